@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.servers import Server, embedded, kafka, on_kafka
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from tests.harness import eventually

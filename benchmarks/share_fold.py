@@ -16,11 +16,9 @@ from typing import NamedTuple
 
 from kproxy.log.weight import weight
 from kproxy.store.rocks import RocksKv
-from kproxy.virtual.commands import ChangeShares, CreateQueue, LookAtShares, SetShares, Trim
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.fold import Fold
-from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import ChangeShares, CreateQueue, LookAtShares, SetShares, Trim
+from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     SET_MAX,
@@ -30,7 +28,9 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.rows.shares import RecordState, state_byte
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.wire import batch

@@ -11,8 +11,8 @@ from importlib import import_module
 import click
 
 from kproxy import __version__
-from kproxy.errors import BadConfig, CannotStart, first_of
-from kproxy.printable import printable
+from kproxy.common.errors import BadConfig, CannotStart, first_of
+from kproxy.common.printable import printable
 
 _NOT_MINE = 0o077
 """Files that kproxy makes are its user's alone: records and users' keys lie in them."""

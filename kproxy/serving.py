@@ -5,8 +5,8 @@ from typing import Any
 
 import anyio
 
-from kproxy.config import Config
-from kproxy.logs import configure
+from kproxy.common.logs import configure
+from kproxy.config.server import Config
 from kproxy.loop.garbage import collect_less
 from kproxy.server.descriptors import raise_limit
 from kproxy.server.listener import serve

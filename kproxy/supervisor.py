@@ -19,9 +19,9 @@ import structlog
 from anyio.abc import Process
 
 from kproxy.admin_socket.server import Asked, admin_socket
-from kproxy.config import Config
-from kproxy.counters import Histogram
-from kproxy.errors import CannotGoOn, CannotStart
+from kproxy.common.counters import Histogram
+from kproxy.common.errors import CannotGoOn, CannotStart
+from kproxy.config.server import Config
 from kproxy.observe.loop_watch import LoopWatch
 from kproxy.observe.service_manager import ServiceManager
 from kproxy.store.directory_lock import locked

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kproxy.virtual.envelope import NO_QUEUE, Envelope, Kind
+from kproxy.virtual.commands.envelope import NO_QUEUE, Envelope, Kind
 from kproxy.virtual.types import QueueId
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
@@ -21,7 +21,7 @@ from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.shard.watchers import Watchers
 from kproxy.store.rocks import Checkpoint
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.state import State

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
-from kproxy.groups.consumer_protocol import encode_subscription
+from kproxy.groups.model.consumer_protocol import encode_subscription
 from kproxy.protocol.codec import request_schema
 from kproxy.protocol.varint import uvarint
 from kproxy.server.dispatch import RANGES

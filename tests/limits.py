@@ -89,8 +89,8 @@ TINY: dict[str, int] = {
     "delays.splitting._TOLD_MAX": 1,
     "fetching.aborted.ROWS_MAX": 2,
     "fetching.context.AT_ONCE": 1,
-    "groups.timers._AT_ONCE": 1,
-    "groups.timers._PLACES_KEPT": 1,
+    "groups.upkeep.timers._AT_ONCE": 1,
+    "groups.upkeep.timers._PLACES_KEPT": 1,
     "log.shared._PIECE_WEIGHT": 2,
     "log.shared._READY_MAX": 2,
     "loop.pace._COUNTED_AT_ONCE": 2,
@@ -149,24 +149,24 @@ TINY: dict[str, int] = {
     "transactions.coordinator._DRIVEN_MAX": 1,
     "transactions.coordinators._ROWS_AT_ONCE": 1,
     "virtual.counts._STEP_ROWS": 2,
-    "virtual.delay_commands.BATCHES_MAX": 2,
-    "virtual.group_fold._FEW": 1,
-    "virtual.open_firsts.OFFSETS_MAX": 3,
-    "virtual.open_firsts.PARTITIONS_MAX": 1,
-    "virtual.group_fold._FORGOTTEN_MAX": 2,
-    "virtual.producer_commands.FORGOTTEN_MAX": 1,
+    "virtual.commands.delays.BATCHES_MAX": 2,
+    "virtual.folds.groups._FEW": 1,
+    "virtual.folds.open_firsts.OFFSETS_MAX": 3,
+    "virtual.folds.open_firsts.PARTITIONS_MAX": 1,
+    "virtual.folds.groups._FORGOTTEN_MAX": 2,
+    "virtual.commands.producers.FORGOTTEN_MAX": 1,
     "virtual.producers.PRODUCERS_INLINE": 1,
-    "virtual.route_rows.PARTS_MAX": 2,
-    "virtual.share_commands.SET_MAX": 2,
+    "virtual.rows.routes.PARTS_MAX": 2,
+    "virtual.commands.shares.SET_MAX": 2,
     "virtual.snapshot._REMEMBERED_MAX": 2,
     "virtual.snapshot._ROWS_AT_ONCE": 2,
     "virtual.state._COUNTED_MAX": 2,
     "virtual.state._SHIPPED_TO_MAX": 2,
-    "virtual.traits.TURN": 3,
-    "virtual.transaction_commands.MARKED_MAX": 2,
-    "virtual.transaction_commands.NAMED_MAX": 2,
-    "virtual.transaction_fold.PARTICIPANTS_MAX": 3,
-    "virtual.transaction_fold._ROWS_AT_ONCE": 1,
+    "virtual.commands.traits.TURN": 3,
+    "virtual.commands.transactions.MARKED_MAX": 2,
+    "virtual.commands.transactions.NAMED_MAX": 2,
+    "virtual.folds.transactions.PARTICIPANTS_MAX": 3,
+    "virtual.folds.transactions._ROWS_AT_ONCE": 1,
     "worker.refused_batches._MAX": 2,
 }
 
@@ -175,83 +175,82 @@ FIXED: dict[str, str] = {
         admin_socket.server._CONNECTIONS_MAX cluster.node._OPENING_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
-        fetching.streamed_response._GAP_MAX groups.classic_rebalance._ANSWERS_AT_ONCE
-        groups.counters._REGEXES_MAX groups.group_deletion._OFFSETS_AT_ONCE
-        groups.offset_expiry._ROWS_AT_ONCE groups.offset_expiry._OFFSETS_MAX
-        groups.restoring._ROWS_AT_ONCE groups.restoring._QUEUES_AT_ONCE
-        groups.subscriptions._MATCHES_MAX groups.subscriptions._TEXTS groups.subscriptions._NAMES
-        handlers.acls._AT_ONCE handlers.describe_configs._PARTITIONS_MAX handlers.fetch._TEXTS_MAX
-        handlers.group_admin._DELETED_AT_ONCE handlers.hearing._AT_ONCE
-        handlers.inspection._BLAMED_MAX
-        handlers.by_time._ROWS_AT_ONCE handlers.metadata._QUEUES_AT_ONCE
-        handlers.metadata._CREATED_AT_ONCE handlers.operations._ROWS_AT_ONCE
-        handlers.produce_call._NAMED handlers.produce_guard._BATCHES_AT_ONCE
-        handlers.topic_partitions._SORTED_AT_ONCE handlers.topic_partitions._PAGE_MAX
-        handlers.topics._DELETED_AT_ONCE handlers.topics._PARTITIONS_AT_ONCE
-        handlers.transaction_admin._LISTED_MAX handlers.transaction_offsets._AT_ONCE
-        handlers.users._NAMES_AT_ONCE handlers.users._AT_ONCE loop.garbage._STEPS_MAX
-        observe.http_thread.CONNECTIONS_MAX observe.http_thread.PAGES_MAX
-        observe.http_thread._PARTS observe.selected._LOT observe.top_page._PARTITIONS_MAX
-        protocol.responses._CACHED_PARTITIONS_MAX security.cache.ROWS_MAX
-        security.hashing._ADDRESSES_MAX security.oauth._KEYS_MAX security.oauth._TRIED_MAX
-        security.permits._CACHED_MAX security.permits._PEERS_MAX security.quotas.METERS_MAX
-        security.quotas._FOUND_MAX security.quotas._SHARED_MAX server.attempts.AT_ONCE
-        server.attempts._ADDRESSES_MAX server.audit._NAMES_MAX server.audit._CODES_AT_ONCE
-        server.large_requests.ELEMENTS_AT_ONCE server.large_requests.PRODUCE_ELEMENTS
-        server.large_requests.ANSWER_WEIGHT server.login_connection._ELEMENTS_MAX
-        server.user_commands._AT_ONCE shard.producer_expiry._PARTITIONS_AT_ONCE
-        shares.sessions.PER_CONNECTION_MAX tools.administration._BATCH tools.client._PAGE
-        tools.records.consume._AT_ONCE tools.records.consume._PARTITIONS_MAX
-        tools.records.input._CHUNK tools.records.produce._POLL_EVERY
-        worker.worker._SECURED_AT_ONCE
+        fetching.streamed_response._GAP_MAX groups.requests.classic_rebalance._ANSWERS_AT_ONCE
+        groups.model.counters._REGEXES_MAX groups.upkeep.group_deletion._OFFSETS_AT_ONCE
+        groups.upkeep.offset_expiry._ROWS_AT_ONCE groups.upkeep.offset_expiry._OFFSETS_MAX
+        groups.upkeep.restoring._ROWS_AT_ONCE groups.upkeep.restoring._QUEUES_AT_ONCE
+        groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
+        groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
+        handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
+        handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        handlers.produce.inspection._BLAMED_MAX handlers.common.by_time._ROWS_AT_ONCE
+        handlers.topics.metadata._QUEUES_AT_ONCE handlers.topics.metadata._CREATED_AT_ONCE
+        handlers.topics.operations._ROWS_AT_ONCE handlers.produce.call._NAMED
+        handlers.produce.guard._BATCHES_AT_ONCE handlers.topics.topic_partitions._SORTED_AT_ONCE
+        handlers.topics.topic_partitions._PAGE_MAX handlers.topics.topics._DELETED_AT_ONCE
+        handlers.topics.topics._PARTITIONS_AT_ONCE handlers.transactions.admin._LISTED_MAX
+        handlers.transactions.offsets._AT_ONCE handlers.access.users._NAMES_AT_ONCE
+        handlers.access.users._AT_ONCE loop.garbage._STEPS_MAX observe.http_thread.CONNECTIONS_MAX
+        observe.http_thread.PAGES_MAX observe.http_thread._PARTS observe.selected._LOT
+        observe.top_page._PARTITIONS_MAX protocol.responses._CACHED_PARTITIONS_MAX
+        security.cache.ROWS_MAX security.hashing._ADDRESSES_MAX security.oauth._KEYS_MAX
+        security.oauth._TRIED_MAX security.permits._CACHED_MAX security.permits._PEERS_MAX
+        security.quotas.METERS_MAX security.quotas._FOUND_MAX security.quotas._SHARED_MAX
+        server.attempts.AT_ONCE server.attempts._ADDRESSES_MAX server.audit._NAMES_MAX
+        server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
+        server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
+        server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
+        shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
+        tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
+        tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
+        tools.records.produce._POLL_EVERY worker.worker._SECURED_AT_ONCE
     """,
     "Bounds what a person is shown.": """
-        metadata.group_settings._SHOWN_MAX
-        config._SHOWN_MAX errors._MESSAGE_MAX handlers.acls._TOLD_MAX handlers.inspection._TOLD_MAX
-        handlers.quotas._TOLD_MAX logs._TEXT_MAX logs._TOLD_CLIENTS_MAX
-        logs._ITEMS_MAX logs._TRACE_MAX logs._KEYS_MAX logs._NAMED_CLIENTS_MAX
-        metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX tools.changes._SHOWN_MAX
-        tools.check._SHOWN_MAX tools.commands._LIMIT tools.records.produce._SHOWN_MAX
+        metadata.group_settings._SHOWN_MAX config.server._SHOWN_MAX common.errors._MESSAGE_MAX
+        handlers.access.acls._TOLD_MAX handlers.produce.inspection._TOLD_MAX
+        handlers.access.quotas._TOLD_MAX common.logs._TEXT_MAX common.logs._TOLD_CLIENTS_MAX
+        common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
+        common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
+        tools.changes._SHOWN_MAX tools.check._SHOWN_MAX tools.commands._LIMIT
+        tools.records.produce._SHOWN_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        config_of_listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
-        handlers.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
+        config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
+        handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
-        protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX
-        shares.window.WINDOW_MAX
-        virtual.route_rows.DEFINITIONS_MAX virtual.route_rows.EPOCHS_MAX
+        protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
+        virtual.rows.routes.DEFINITIONS_MAX virtual.rows.routes.EPOCHS_MAX
     """,
     "Not a bound: a share, a step of a counter, or a name for something else.": """
-        counters.TIMED_EVERY groups.consumer_group._ROWS groups.offset_expiry._PAUSE
-        groups.restoring._ROW_PARTS groups.share_group._ROWS routes.services._READERS
-        shard.retention._PAUSE shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
-        shares.share_partitions._READERS virtual.commands._ROWS
+        common.counters.TIMED_EVERY groups.model.consumer_group._ROWS
+        groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
+        groups.model.share_group._ROWS routes.services._READERS shard.retention._PAUSE
+        shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
+        shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        fetching.sessions.EPOCH_MAX groups.share_heartbeat.MEMBER_ID_MAX
-        handlers.share_answers._MEMBER_ID_MAX
-        protocol.batch.RECORDS_PER_BYTE_MAX
+        fetching.sessions.EPOCH_MAX groups.requests.share_heartbeat.MEMBER_ID_MAX
+        handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
         routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX
         shares.sessions.EPOCH_MAX store.files._IOV_MAX store.tail._KEPT
         upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX
-        virtual.producer_rows.BATCHES_REMEMBERED virtual.producers._SEQUENCE_MAX
-        virtual.route_commands.TARGETS_MAX
-        virtual.rows._PRODUCERS virtual.rows._KEPT virtual.rows.GENERATION_MAX
-        virtual.share_rows.CHUNK virtual.share_rows.COUNT_MAX virtual.transaction_rows.EPOCH_MAX
-        worker.refused_batches._SEQUENCE_MAX
+        virtual.rows.producers.BATCHES_REMEMBERED virtual.producers._SEQUENCE_MAX
+        virtual.commands.routes.TARGETS_MAX virtual.rows.queues._PRODUCERS virtual.rows.queues._KEPT
+        virtual.rows.queues.GENERATION_MAX virtual.rows.shares.CHUNK virtual.rows.shares.COUNT_MAX
+        virtual.rows.transactions.EPOCH_MAX worker.refused_batches._SEQUENCE_MAX
     """,
     "Bounds memory of a client library or of files, which simulations replace.": """
         log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS shard.verification._OPEN_MAX
-        store.segments._OPEN_FILES_MAX
-        upstream.log_reader._MESSAGES_AT_ONCE upstream.log_reader._HOLE_MAX
-        upstream.native_producer._EVENTS_A_TURN upstream.producer._RECORDS_MAX
-        upstream.read_topic._MESSAGES_AT_ONCE upstream.topic_tailer._MESSAGES_AT_ONCE
+        store.segments._OPEN_FILES_MAX upstream.log_reader._MESSAGES_AT_ONCE
+        upstream.log_reader._HOLE_MAX upstream.native_producer._EVENTS_A_TURN
+        upstream.producer._RECORDS_MAX upstream.read_topic._MESSAGES_AT_ONCE
+        upstream.topic_tailer._MESSAGES_AT_ONCE
     """,
     "Logs of earlier releases are folded by it.": """
-        virtual.group_rows._EVERY virtual.producers.PRODUCERS_REMEMBERED
+        virtual.rows.groups._EVERY virtual.producers.PRODUCERS_REMEMBERED
         virtual.producers._FORGOTTEN_AT_ONCE
     """,
 }

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from kproxy.config import Config, _one_line, load
-from kproxy.errors import BadConfig
+from kproxy.common.errors import BadConfig
+from kproxy.config.server import Config, _one_line, load
 
 
 def refused(**flags: Any) -> str:

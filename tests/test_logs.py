@@ -11,12 +11,12 @@ from contextlib import suppress
 import pytest
 import structlog
 
-from kproxy.logs import OF_ALL, OF_CLIENT, Floods
+from kproxy.common.logs import OF_ALL, OF_CLIENT, Floods
 from tests.harness import ROOT
 
 CODE = r"""
 import sys, structlog
-from kproxy.logs import configure
+from kproxy.common.logs import configure
 configure("info", sys.argv[1])
 log = structlog.get_logger()
 evil = "a\x1b[2Jb\x9b1m\x07\u202e"
@@ -58,7 +58,7 @@ def test_json_lines_are_ascii() -> None:
 
 LONG = r"""
 import structlog
-from kproxy.logs import configure
+from kproxy.common.logs import configure
 configure("info", "json")
 log = structlog.get_logger()
 log.warning("long", text="x" * 100_000, many=["y" * 5000] * 1000)

@@ -2,8 +2,8 @@
 
 import anyio
 
+from kproxy.common.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.loop.asking import ASKING, Asking
-from kproxy.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
 from tests.harness import until
 
 

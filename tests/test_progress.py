@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 from structlog.testing import capture_logs
 
-from kproxy import progress as module
-from kproxy.progress import Progress
+from kproxy.common import progress as module
+from kproxy.common.progress import Progress
 
 
 async def work(progress: Progress) -> None:

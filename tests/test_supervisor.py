@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from kproxy import supervisor
 from kproxy.admin_socket.client import asking
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.protocol.responses import Broker
 from kproxy.server import listener
 from kproxy.server.listener import Server

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kproxy.admin_socket import NAME, reachable
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 
 
 class NotServing(CannotStart):

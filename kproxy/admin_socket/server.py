@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from kproxy.admin_socket import LINE_BYTES_MAX, NAME, reachable
-from kproxy.errors import CannotStart, KafkaError
+from kproxy.common.errors import CannotStart, KafkaError
 
 _log = structlog.get_logger()
 

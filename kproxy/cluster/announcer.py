@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from anyio.abc import TaskGroup
 
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import DataLink
-from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import CatalogueRow, RowKind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import CatalogueRow, RowKind
 
 _LOST_S = 30.0
 _NOTED = 200  # in one piece

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 
 _WAIT_S = 5.0
 

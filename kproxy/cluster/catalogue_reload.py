@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from kproxy.cluster.catalogue_cache import CatalogueCache
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.pulse import pulse
 
 _log = structlog.get_logger()

@@ -20,29 +20,29 @@ import structlog
 from kproxy.cluster.announcer import Announcer, ClusterContext, serves
 from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
 from kproxy.cluster.row_announcer import RowAnnouncer
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.loop.pulse import pulse
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.commands.queues import (
     TRAITS,
     AssignPartitions,
     CreateQueue,
     DefineRoute,
     QueueReady,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_config_commands import ConfigureGroup
+from kproxy.virtual.commands.transactions import ASKS_ONLY, SETS_CLOCK, Enlist
+from kproxy.virtual.folds.routes import ROUTE_SETTINGS
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.route_fold import ROUTE_SETTINGS
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.security_rows import SECURITY_SHARD
-from kproxy.virtual.transaction_commands import ASKS_ONLY, SETS_CLOCK, Enlist
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.access import SECURITY_SHARD
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 import structlog
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.cluster_map import ClusterMap, gone_records
 

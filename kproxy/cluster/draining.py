@@ -10,7 +10,7 @@ import anyio
 import structlog
 
 from kproxy.cluster.owned_shards import OwnedShards
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 
 _log = structlog.get_logger()
 

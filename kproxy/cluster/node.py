@@ -22,9 +22,10 @@ from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
 from kproxy.cluster.standing import NodeStanding
 from kproxy.cluster.upgrades import ClusterUpgrades
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import CannotStart, KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import CannotStart, KafkaError
+from kproxy.common.progress import Progress
+from kproxy.config.server import Config
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
@@ -41,7 +42,6 @@ from kproxy.metadata.cluster_map import (
 )
 from kproxy.metadata.cluster_view import ClusterMapView, check_identity, new_cluster_id
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
-from kproxy.progress import Progress
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.store.rocks import RocksKv

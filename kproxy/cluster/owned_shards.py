@@ -11,7 +11,7 @@ from kproxy.cluster.services import ShardServices
 from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.log.base import Ticket
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.partitioner import shard_of
 
 _log = structlog.get_logger()

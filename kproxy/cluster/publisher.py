@@ -24,8 +24,8 @@ import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.log.disk_space import ALL, ALWAYS, MODEST
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
@@ -36,9 +36,9 @@ from kproxy.upstream.link import DataLink
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topics import row_bytes_max
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Kind
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.snapshot import Anchors, RowCapture
 from kproxy.virtual.state import State
 

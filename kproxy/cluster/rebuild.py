@@ -25,8 +25,8 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.cluster.services import ShardServices
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.log.weight import weight
 from kproxy.loop.pace import Pace
 from kproxy.loop.threads import Stop, stoppable
@@ -36,10 +36,10 @@ from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
-from kproxy.virtual.carried import SEVERAL
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.counts import counted
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.rows import COMPARE_KEY
+from kproxy.virtual.folds.carried import SEVERAL
+from kproxy.virtual.rows.queues import COMPARE_KEY
 from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
 
 _log = structlog.get_logger()

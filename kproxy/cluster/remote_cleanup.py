@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Iterator
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard.housekeeper import sweep_commits
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.state import Kv
 from kproxy.virtual.types import QueueId
 

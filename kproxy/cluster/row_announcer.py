@@ -12,7 +12,7 @@ from kproxy.cluster.catalogue_cache import Tombstone
 from kproxy.cluster.row_catalogue import RowCatalogue
 from kproxy.loop.pace import scanned
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
+from kproxy.virtual.rows import queues as rows
 
 
 class RowAnnouncer:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import anyio
 
 from kproxy.cluster.command_router import CommandRouter
-from kproxy.config import Config
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
+from kproxy.common.progress import Progress
+from kproxy.config.server import Config
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.levels import Level
-from kproxy.progress import Progress
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.settings import Upstream

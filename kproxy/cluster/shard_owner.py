@@ -34,7 +34,7 @@ from anyio.abc import TaskGroup
 from kproxy.cluster.publisher import Publisher, admitted
 from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
 from kproxy.cluster.services import ShardServices
-from kproxy.errors import KafkaError, first_of
+from kproxy.common.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
@@ -48,11 +48,11 @@ from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
-from kproxy.virtual.commands import Claim
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Claim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import published_key
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import published_key
 from kproxy.virtual.types import ShardId
 from kproxy.worker.standing import SERVED
 

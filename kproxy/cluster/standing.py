@@ -2,11 +2,11 @@
 
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.shard_owner import ShardOwner
-from kproxy.counters import Histogram
+from kproxy.common.counters import Histogram
+from kproxy.common.progress import Progress
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.shared import SharedLog
 from kproxy.loop.clock import Clock
-from kproxy.progress import Progress
 from kproxy.upstream.settings import Connectivity
 from kproxy.worker.standing import ShardStanding
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import ClusterMap, cluster_record
 from kproxy.metadata.levels import OLDEST
 from kproxy.upstream.membership import live_members

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import anyio
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.delays.looker import Looker, Means, Queues
 from kproxy.loop.clock import Clock
 from kproxy.loop.pulse import pulse
 from kproxy.shard.shard import Shard
-from kproxy.virtual.delay_rows import waiting_in
+from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
 
 _FOLLOW_S = 0.25

@@ -10,10 +10,10 @@ from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
-from kproxy.virtual.commands import Due
-from kproxy.virtual.delay_rows import WAITING_BATCHES, hidden, waiting_range
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Due
+from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 
 BATCHES_AT_ONCE = 200

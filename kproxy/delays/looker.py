@@ -17,19 +17,19 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.delays.delivery import READ_BYTES, Aside, Plan, make, plan
-from kproxy.errors import Code, KafkaError
 from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
-from kproxy.virtual import delay_rows
-from kproxy.virtual.commands import Due
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Due
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 

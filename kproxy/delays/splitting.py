@@ -13,13 +13,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySettings
 from kproxy.metadata.setting import shown
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, stamped
 from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, header_bytes, headers_in
-from kproxy.virtual.delay_commands import BATCHES_MAX
+from kproxy.virtual.commands.delays import BATCHES_MAX
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from kproxy.shard.shard import Shard
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES, waiting_in, waiting_range
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES, waiting_in, waiting_range
 from kproxy.virtual.schema import decode_count
 from kproxy.virtual.types import PartitionKey
 

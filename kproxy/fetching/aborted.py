@@ -10,9 +10,9 @@ ends at a row where that offset is not before the stretch's end. One that ends a
 has found all that begins before the offset there.
 """
 
-from kproxy.virtual import transaction_rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey
 
 ROWS_MAX = 5000

@@ -10,11 +10,11 @@ from typing import Protocol
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.memory_budget import AnswerBudget
 from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
 from kproxy.loop.pace import Pace
-from kproxy.memory_budget import AnswerBudget
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard

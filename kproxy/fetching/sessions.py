@@ -9,7 +9,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.context import FetchContext
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace

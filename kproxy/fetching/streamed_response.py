@@ -9,13 +9,13 @@ from typing import NamedTuple
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
+from kproxy.common.memory_budget import MemoryBudget
 from kproxy.fetching.aborted import AbortedSearch, AbortedTransaction
 from kproxy.fetching.context import FetchPartition
-from kproxy.memory_budget import MemoryBudget
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows import StoredBatch
+from kproxy.virtual.rows.queues import StoredBatch
 from kproxy.virtual.state import State
 
 CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most

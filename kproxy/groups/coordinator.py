@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator
 import anyio
 import structlog
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
-from kproxy.groups.background_log import BackgroundLog
-from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.groups.group import Group
-from kproxy.groups.group_deletion import GroupDeletions
-from kproxy.groups.joined import JoinedGroups
-from kproxy.groups.migration import downgraded, upgraded
-from kproxy.groups.offset_expiry import OffsetExpiry
-from kproxy.groups.regex import Everybody, Readers
-from kproxy.groups.restoring import restored
-from kproxy.groups.share_group import ShareGroup
-from kproxy.groups.share_initialisation import Landing, OwnShard, ShareInitialisation
-from kproxy.groups.share_removal import ShareRemoval
-from kproxy.groups.subscriptions import AssignedGroup, SubscriptionResolver
-from kproxy.groups.timers import Timers
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
+from kproxy.groups.assigning.regex import Everybody, Readers
+from kproxy.groups.assigning.subscriptions import AssignedGroup, SubscriptionResolver
+from kproxy.groups.model.classic_group import ClassicGroup
+from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.groups.model.group import Group
+from kproxy.groups.model.joined import JoinedGroups
+from kproxy.groups.model.share_group import ShareGroup
+from kproxy.groups.requests.migration import downgraded, upgraded
+from kproxy.groups.upkeep.background_log import BackgroundLog
+from kproxy.groups.upkeep.group_deletion import GroupDeletions
+from kproxy.groups.upkeep.offset_expiry import OffsetExpiry
+from kproxy.groups.upkeep.restoring import restored
+from kproxy.groups.upkeep.share_initialisation import Landing, OwnShard, ShareInitialisation
+from kproxy.groups.upkeep.share_removal import ShareRemoval
+from kproxy.groups.upkeep.timers import Timers
 from kproxy.loop.pace import Pace
 from kproxy.loop.steps import Steps, at_once, done
 from kproxy.metadata.catalogue import Lookup
@@ -35,11 +35,11 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows
-from kproxy.virtual.commands import ChangeGroup
-from kproxy.virtual.group_rows import GroupRow, decode_group
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import name_of
+from kproxy.virtual.commands.queues import ChangeGroup
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.groups import GroupRow, decode_group
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import name_of
 
 _log = structlog.get_logger()
 

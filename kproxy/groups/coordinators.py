@@ -7,11 +7,11 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.common.errors import Code
+from kproxy.config.server import Config
+from kproxy.groups.assigning.regex import Readers
 from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.regex import Readers
-from kproxy.groups.share_initialisation import Landing
+from kproxy.groups.upkeep.share_initialisation import Landing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.group_settings import GroupSettings

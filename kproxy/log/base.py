@@ -5,9 +5,9 @@ from typing import Protocol
 
 import anyio
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.log.weight import TURN, weight
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import LogLocation, Outcome
 
 Deliver = Callable[[int, list[Envelope], list[LogLocation], tuple[int, int]], list[Outcome]]

@@ -17,15 +17,15 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.counters import APPEND_S, Histogram
-from kproxy.errors import Code, KafkaError
+from kproxy.common.counters import APPEND_S, Histogram
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, cut, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sync import Sync
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Body, Envelope, Kind
+from kproxy.virtual.commands.envelope import Body, Envelope, Kind
 from kproxy.virtual.outcome import LogLocation
 
 _log = structlog.get_logger()

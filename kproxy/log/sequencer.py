@@ -21,7 +21,7 @@ No I/O: the caller sends, reads and applies.
 
 from typing import NamedTuple
 
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 
 
 class Applied(NamedTuple):

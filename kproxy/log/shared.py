@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket, nobody_told
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
@@ -21,7 +21,7 @@ from kproxy.log.weight import weight
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 
 _log = structlog.get_logger()

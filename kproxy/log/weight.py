@@ -5,9 +5,9 @@ The unit is one append, about 10 µs. A turn of the loop applies at most `TURN` 
 
 from collections.abc import Callable
 
-from kproxy.virtual.commands import TRAITS
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.traits import TURN, by_items
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import TRAITS
+from kproxy.virtual.commands.traits import TURN, by_items
 
 __all__ = ["TURN", "weight"]
 

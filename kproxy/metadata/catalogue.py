@@ -9,15 +9,15 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.group_config_rows import group_config_key
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.partitioner import name_fault, shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue, decode_queue, name_of, queue_key
-from kproxy.virtual.security_rows import secured_key
+from kproxy.virtual.rows.access import secured_key
+from kproxy.virtual.rows.group_settings import group_config_key
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue, decode_queue, name_of, queue_key
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
@@ -88,7 +88,7 @@ class Lookup(Protocol):
         ...
 
     def group_row(self, group: str) -> bytes | None:
-        """What is set of a group (`virtual.group_config_rows`)."""
+        """What is set of a group (`virtual.rows.group_settings`)."""
         ...
 
     def configured_groups(self) -> Iterator[str]:
@@ -96,7 +96,7 @@ class Lookup(Protocol):
         ...
 
     def secured_row(self, name: str) -> bytes | None:
-        """A row of security (`virtual.security_rows`)."""
+        """A row of security (`virtual.rows.access`)."""
         ...
 
     def secured(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from anyio import to_thread
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import Address, ClusterMap
 from kproxy.metadata.levels import NEWEST, OLDEST, Level
 from kproxy.protocol.responses import Broker

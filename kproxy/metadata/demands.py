@@ -2,7 +2,8 @@
 
 A batch of each way in meets them, or is not appended:
 
-- Produce (`handlers.inspection`) refuses what does not, and packs again what is packed otherwise.
+- Produce (`handlers.produce.inspection`) refuses what does not, and packs again what is packed
+  otherwise.
 - FORWARD, dead letters (`shares.dead_letter_batches`): a record without a key gets one, and one
   that is too large goes without what it holds. Its time is now.
 - DUE, delays: Produce has asked when the records came. As in Kafka a setting that is changed is for

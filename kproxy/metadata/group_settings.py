@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.group_values import (
     FROM_LATEST,
     AutoOffsetReset,
@@ -32,7 +32,7 @@ from kproxy.metadata.setting import (
     Setting,
     parts,
 )
-from kproxy.virtual.group_config_rows import decode_group_configs
+from kproxy.virtual.rows.group_settings import decode_group_configs
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"

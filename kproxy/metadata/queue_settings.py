@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
@@ -27,8 +27,8 @@ from kproxy.metadata.routing import read_configs, read_template
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
-from kproxy.virtual.route_fold import CONFIGS, TO
-from kproxy.virtual.rows import compacts
+from kproxy.virtual.folds.routes import CONFIGS, TO
+from kproxy.virtual.rows.queues import compacts
 
 SIZE, RETAINED_FROM = "max.message.bytes", "kproxy.retention.from"
 _MARKED_AT_LEAST = 8

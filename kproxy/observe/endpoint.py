@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
-from kproxy.config import HTTP_DEFAULT, Config
-from kproxy.counters import Histogram
-from kproxy.errors import CannotStart, KafkaError
+from kproxy.common.counters import Histogram
+from kproxy.common.errors import CannotStart, KafkaError
+from kproxy.config.server import HTTP_DEFAULT, Config
 from kproxy.observe.health import Health
 from kproxy.observe.http_thread import Answer, HttpThread
 from kproxy.observe.loop_watch import LoopWatch

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-from kproxy.counters import Histogram
+from kproxy.common.counters import Histogram
 
 PERIOD_S = 0.5
 STUCK_S = 5.0

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from kproxy.errors import KafkaError
-from kproxy.groups.regex import compiled
+from kproxy.common.errors import KafkaError
+from kproxy.groups.assigning.regex import compiled
 from kproxy.loop.pace import Pace, lots
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
-from kproxy.virtual.group_rows import decode_group
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.groups import decode_group
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
 from kproxy.worker.worker import Worker
 
 NAMES_S = 30.0

@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kproxy import __version__
-from kproxy.counters import APIS, TIMED, Histogram
-from kproxy.errors import Code
+from kproxy.common.counters import APIS, TIMED, Histogram
+from kproxy.common.errors import Code
 from kproxy.observe.health import Health
 from kproxy.observe.selected import Selected
 from kproxy.protocol.api_keys import ApiKey

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as TooLate
 from time import monotonic
 from typing import Any
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.observe.health import Health
 from kproxy.observe.selected import group_lines

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.varint import uvarint
 
 _I16 = struct.Struct(">h")

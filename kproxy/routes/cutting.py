@@ -19,10 +19,10 @@ from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitt
 from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
 from kproxy.protocol.records import Body, without_producer
 from kproxy.protocol.varint import Malformed
+from kproxy.virtual.folds.routes import CONFIGS, FILTER, TO, UNROUTABLE
 from kproxy.virtual.partitioner import hash_of
-from kproxy.virtual.route_fold import CONFIGS, FILTER, TO, UNROUTABLE
-from kproxy.virtual.route_rows import PARTS_MAX, Epoch
-from kproxy.virtual.rows import compacts
+from kproxy.virtual.rows.queues import compacts
+from kproxy.virtual.rows.routes import PARTS_MAX, Epoch
 
 CUT_BYTES = 768 << 10
 """Of one cut, for one shard: with what frames it, below what a log takes in one record."""

@@ -18,7 +18,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace
 from kproxy.metadata.levels import SHIPS_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
@@ -30,10 +30,10 @@ from kproxy.routes.services import RouteServices
 from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands import Cut, Ship, Trim
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.route_rows import Epoch, Route, route_in
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Cut, Ship, Trim
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.routes import Epoch, Route, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()

@@ -11,9 +11,9 @@ from contextlib import suppress
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
@@ -25,10 +25,10 @@ from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands import ForgetLanded
-from kproxy.virtual.route_rows import LANDED, ROUTES, decode_route
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_rows import FORWARDED
+from kproxy.virtual.commands.queues import ForgetLanded
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.routes import LANDINGS, ROUTES, decode_route
+from kproxy.virtual.rows.shares import FORWARDED
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _FOLLOW_S = 0.25
@@ -200,9 +200,9 @@ class Passages:
         find, gone = self._shared.catalogue.find_id, []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
-                definer, source = LANDED.parts(key)
+                definer, source = LANDINGS.parts(key)
                 ended = find(source[0]) is None or find(definer) is None
-                if ended and LANDED.decode(data).used_ms <= before_ms:
+                if ended and LANDINGS.decode(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
             if not shard.serving:

@@ -5,8 +5,8 @@ from weakref import WeakSet
 import structlog
 from anyio import CapacityLimiter
 
-from kproxy.config import Config
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue

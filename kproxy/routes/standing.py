@@ -9,8 +9,8 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passages import Passages
 from kproxy.shard.shard import Shard
-from kproxy.virtual.route_rows import ROUTES, Route, decode_route
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.routes import ROUTES, Route, decode_route
 from kproxy.virtual.types import PartitionKey
 
 _OPEN = "a transaction is open"

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.security.acls import Acls, Binding
 from kproxy.security.scram import Credentials, Shape
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.security_rows import (
+from kproxy.virtual.rows.access import (
     ACL,
     QUOTA,
     SALT_ROW,
@@ -93,7 +93,7 @@ class SecurityCache:
         return {SALT_ROW: {"secret": b64encode(self._unkept).decode()}}
 
     def names(self) -> tuple[str, ...]:
-        """Of all rows, as they are now: a user's are `virtual.security_rows.user_of`."""
+        """Of all rows, as they are now: a user's are `virtual.rows.access.user_of`."""
         return tuple(self._held)
 
     # -- following

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.security.oauth import BadKeys, Key, keys_of
 
 _log = structlog.get_logger()

@@ -7,7 +7,7 @@ says who it is. It may begin again later: then it must use the same mechanism an
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.security.scram import BadLogin
 
 AGAIN_S = 1.0

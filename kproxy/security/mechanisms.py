@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from kproxy.config_of_listeners import OAUTHBEARER, PLAIN
+from kproxy.config.listeners import OAUTHBEARER, PLAIN
 from kproxy.security import oauth, scram
 from kproxy.security.hashing import Hashing
 from kproxy.security.login import Begin, Identity, Mechanisms, Step

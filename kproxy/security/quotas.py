@@ -18,11 +18,11 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
 from kproxy.security.cache import Entity, SecurityCache
 from kproxy.security.meters import WINDOW_S, Bucket, Rate
 from kproxy.security.peer import Peer, plain_ip
-from kproxy.virtual.security_rows import QUOTA, quota_name, quota_of
+from kproxy.virtual.rows.access import QUOTA, quota_name, quota_of
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCED, CONSUMED = "producer_byte_rate", "consumer_byte_rate"

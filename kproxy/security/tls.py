@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from kproxy.config_of_listeners import ListenerConfig
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.listeners import ListenerConfig
 
 _log = structlog.get_logger()
 

@@ -9,40 +9,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import (
-    acls,
-    alter_configs,
-    api_versions,
-    classic_groups,
-    consumer_group_describe,
-    consumer_groups,
-    describe_configs,
-    features,
-    fetch,
-    group_admin,
-    list_offsets,
-    metadata,
-    offset_fetch,
-    offsets,
-    operations,
-    produce,
-    producer_ids,
-    quotas,
-    refusals,
-    replicas,
-    sasl,
-    security,
-    share_acknowledge,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    topic_partitions,
-    topics,
-    transaction_admin,
-    transaction_offsets,
-    transactions,
-    users,
-)
+from kproxy.handlers.access import acls, quotas, sasl, users
+from kproxy.handlers.access import tokens as security
+from kproxy.handlers.cluster import api_versions, features
+from kproxy.handlers.common import refusals
+from kproxy.handlers.configs import alter as alter_configs
+from kproxy.handlers.configs import describe as describe_configs
+from kproxy.handlers.fetch import fetch, list_offsets
+from kproxy.handlers.groups import admin as group_admin
+from kproxy.handlers.groups import classic as classic_groups
+from kproxy.handlers.groups import consumer as consumer_groups
+from kproxy.handlers.groups import consumer_describe as consumer_group_describe
+from kproxy.handlers.groups import offset_fetch, offsets
+from kproxy.handlers.produce import produce
+from kproxy.handlers.shares import acknowledge as share_acknowledge
+from kproxy.handlers.shares import fetch as share_fetch
+from kproxy.handlers.shares import groups as share_groups
+from kproxy.handlers.shares import offsets as share_offsets
+from kproxy.handlers.topics import metadata, operations, replicas, topic_partitions, topics
+from kproxy.handlers.transactions import admin as transaction_admin
+from kproxy.handlers.transactions import offsets as transaction_offsets
+from kproxy.handlers.transactions import producer_ids, transactions
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op
 from kproxy.server.rules import OPEN, Rule, cluster, each

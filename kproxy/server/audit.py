@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.worker.worker import Request

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import anyio
 import structlog
 
-from kproxy.counters import TIMED_EVERY, WAITED
+from kproxy.common.counters import TIMED_EVERY, WAITED
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.loop.asking import ASKING, Asking
 from kproxy.protocol.codec import decode_header

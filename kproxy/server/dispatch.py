@@ -7,13 +7,14 @@ from typing import Any
 
 from anyio import move_on_after
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.memory_budget import ResponseBudget
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import api_versions, produce
-from kproxy.handlers.produce_call import ProduceCall
+from kproxy.handlers.cluster import api_versions
+from kproxy.handlers.produce import produce
+from kproxy.handlers.produce.call import ProduceCall
 from kproxy.loop import pace
 from kproxy.loop.pace import FREED_AT_ONCE
-from kproxy.memory_budget import ResponseBudget
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import (
     NOT_LOADED,

@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from kproxy.admin_socket.server import Asked, Command, admin_socket
 from kproxy.cluster.node import joined
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import CannotGoOn, CannotStart, first_of
-from kproxy.logs import report_floods
+from kproxy.common.counters import Counters
+from kproxy.common.errors import CannotGoOn, CannotStart, first_of
+from kproxy.common.logs import report_floods
+from kproxy.config.server import Config
 from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
@@ -40,7 +40,7 @@ from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked, readable_by_others
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import LogFailed
-from kproxy.virtual.security_rows import USER, user_of
+from kproxy.virtual.rows.access import USER, user_of
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 import anyio
 import structlog
 
-from kproxy.config_of_listeners import PLAIN
-from kproxy.errors import Code
+from kproxy.common.errors import Code
+from kproxy.config.listeners import PLAIN
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import RequestHeader, decode_body, decode_header, encode

@@ -41,7 +41,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypeVar
 
-from kproxy.memory_budget import MemoryBudget
+from kproxy.common.memory_budget import MemoryBudget
 from kproxy.protocol.frames import SHORTEST_REQUEST_BYTES, Frame, FrameAssembler
 from kproxy.protocol.varint import Malformed
 

@@ -6,8 +6,8 @@ called; or names resources, of which its handler asks one by one (`request.permi
 
 from dataclasses import dataclass
 
-from kproxy.errors import Code
-from kproxy.handlers.refusals import Refusal
+from kproxy.common.errors import Code
+from kproxy.handlers.common.refusals import Refusal
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.worker.worker import Request
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import structlog
 
-from kproxy.config_of_listeners import PLAIN, ListenerConfig
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.listeners import PLAIN, ListenerConfig
 from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.jwks import KeySet
 from kproxy.security.login import Mechanisms

@@ -6,7 +6,7 @@ server asks every second whether a time is over.
 
 from collections.abc import Callable
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 
 _READ_BYTES_MIN = 64 << 10
 """What a client reads of its answers in `send_stalled_ms_max`, or it counts as not reading."""

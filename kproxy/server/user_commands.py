@@ -7,10 +7,10 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 
 from kproxy.admin_socket.server import Asked, Refused
-from kproxy.handlers.users import MECHANISMS, Change, altered
+from kproxy.handlers.access.users import MECHANISMS, Change, altered
 from kproxy.loop.pace import slices
 from kproxy.security.peer import Peer
-from kproxy.virtual.security_rows import USER, user_of
+from kproxy.virtual.rows.access import USER, user_of
 from kproxy.worker.worker import Worker
 
 _OPERATOR = Peer("User:ANONYMOUS", "admin.sock", "admin.sock")

@@ -5,10 +5,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Protocol
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 
 TICKET_MAX = 500  # envelopes

@@ -9,9 +9,9 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.protocol.records import KeyedRecord
 from kproxy.shard.compaction_plan import Plan
-from kproxy.virtual import transaction_rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey
 
 _SHORT_KEY = 16

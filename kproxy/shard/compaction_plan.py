@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kproxy.metadata.queue_settings import QueueSettings
-from kproxy.virtual.rows import Batch, Compaction, Partition
+from kproxy.virtual.rows.queues import Batch, Compaction, Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 

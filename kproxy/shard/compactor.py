@@ -34,9 +34,9 @@ import structlog
 from anyio import CapacityLimiter, Semaphore, create_task_group, to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import settings_of
@@ -49,10 +49,10 @@ from kproxy.shard.compaction_keys import Aborted, Keys
 from kproxy.shard.compaction_plan import Plan, plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
-from kproxy.virtual.commands import Compact
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.rows import GENERATION_MAX, Batch, Compaction
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Compact
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.queues import GENERATION_MAX, Batch, Compaction
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()

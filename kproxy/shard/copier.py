@@ -14,16 +14,16 @@ import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual.carried import ALONE, DELAYS, SEVERAL, carried
-from kproxy.virtual.commands import ROUTED
-from kproxy.virtual.envelope import COPIED, Body, Envelope, Kind
+from kproxy.virtual.commands.envelope import COPIED, Body, Envelope, Kind
+from kproxy.virtual.commands.queues import ROUTED
 from kproxy.virtual.fold import copied_location
+from kproxy.virtual.folds.carried import ALONE, DELAYS, SEVERAL, carried
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 

@@ -7,7 +7,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.loop.pulse import pulse
 from kproxy.shard.shard import Shard
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind
 
 
 class _Bounds(NamedTuple):

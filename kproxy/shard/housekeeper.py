@@ -22,16 +22,20 @@ import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
-from kproxy.virtual import delay_rows, route_rows, rows, share_rows, transaction_rows
-from kproxy.virtual.offset_commands import DeleteOffsets
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.offsets import DeleteOffsets
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import routes as route_rows
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from kproxy.shard.shard import Shard
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
 
 

@@ -14,15 +14,16 @@ from itertools import islice
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
-from kproxy.virtual import producer_rows, rows
-from kproxy.virtual.producer_commands import FORGOTTEN_MAX, ForgetProducers
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.producers import FORGOTTEN_MAX, ForgetProducers
+from kproxy.virtual.rows import producers as producer_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()

@@ -1,16 +1,16 @@
 """A data directory that comes from a backup: its log goes on where no log was before.
 
 Producer ids are log offsets, and the end of the lost log is not known. So the restored log skips
-far ahead, to a log offset that depends on the time (`virtual.restore_commands`). RESTORED is the
+far ahead, to a log offset that depends on the time (`virtual.commands.restore`). RESTORED is the
 first envelope there.
 """
 
 from pathlib import Path
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.metadata.levels import Level
 from kproxy.shard.shard import open_local
-from kproxy.virtual.restore_commands import Restored, first_offset
+from kproxy.virtual.commands.restore import Restored, first_offset
 
 
 def begin_again(directory: Path, config: Config, level: Level, time_ms: int) -> int:

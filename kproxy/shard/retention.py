@@ -14,20 +14,20 @@ from itertools import islice
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.retention_marks import RetentionMarks
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
-from kproxy.virtual.commands import DropTombstone, Trim
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import DropTombstone, Trim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import TOMBSTONE_INDEX, Batch, Partition
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import TOMBSTONE_INDEX, Batch, Partition
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()

@@ -13,8 +13,8 @@ so records are kept longer there, and never shorter.
 import struct
 from itertools import accumulate
 
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.state import Kv
 from kproxy.virtual.types import PartitionKey
 

@@ -7,7 +7,7 @@ import structlog
 from anyio.abc import TaskGroup
 from crc32c import crc32c
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.local import LocalLog
@@ -17,11 +17,11 @@ from kproxy.store import synced, tail
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.virtual import counts
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import CHECKPOINT_KEY
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import CHECKPOINT_KEY
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, ShardId

@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.shard.shard import Shard
 from kproxy.store import backups, files
 

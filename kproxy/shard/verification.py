@@ -16,11 +16,13 @@ from kproxy.store.backups import SEGMENT_SUFFIX
 from kproxy.store.frames import FrameReader
 from kproxy.store.rocks import Checkpoint, decode_checkpoint
 from kproxy.store.rows_reader import RowsReader
-from kproxy.virtual import counts, delay_rows, rows
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES
-from kproxy.virtual.envelope import COPY_BYTES
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Batch
+from kproxy.virtual import counts
+from kproxy.virtual.commands.envelope import COPY_BYTES
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 
 _OPEN_MAX = 64

@@ -6,7 +6,7 @@ Of a partition all is done or nothing. Other partitions of the request go on.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
@@ -15,8 +15,8 @@ from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
 from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending, Window
-from kproxy.virtual.share_commands import Run
-from kproxy.virtual.share_rows import TERMINAL
+from kproxy.virtual.commands.shares import Run
+from kproxy.virtual.rows.shares import TERMINAL
 
 Said = tuple[int, int, Sequence[int]]
 """First and last offset, and one type for all of them or one for each."""

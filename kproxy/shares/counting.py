@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from kproxy.counters import Counters
-from kproxy.virtual.share_commands import OWED, Cause, Run
-from kproxy.virtual.share_rows import STATE_BITS, RecordState
+from kproxy.common.counters import Counters
+from kproxy.virtual.commands.shares import OWED, Cause, Run
+from kproxy.virtual.rows.shares import STATE_BITS, RecordState
 
 
 class By(Enum):

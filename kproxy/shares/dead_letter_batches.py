@@ -20,9 +20,9 @@ from kproxy.protocol.records import repacked
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows import Batch, Partition
-from kproxy.virtual.share_commands import Cause
-from kproxy.virtual.share_rows import Owed, Position
+from kproxy.virtual.commands.shares import Cause
+from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows.shares import Owed, Position
 from kproxy.virtual.types import QueueId
 
 OFFSETS_MAX = 5000

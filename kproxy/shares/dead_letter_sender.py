@@ -30,14 +30,14 @@ from kproxy.shares.dead_letter_batches import (
     plan,
 )
 from kproxy.shares.dead_letter_targets import Obstacle, Shared, Target
-from kproxy.virtual import share_rows
-from kproxy.virtual.commands import AimForward, Forward, SettleForward
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import AimForward, Forward, SettleForward
+from kproxy.virtual.commands.shares import DEAD_LETTERS
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import DEAD_LETTERS
-from kproxy.virtual.share_rows import FORWARD_TARGETS, Owed, Position
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import FORWARD_TARGETS, Owed, Position
 from kproxy.virtual.types import PartitionKey
 
 _LOT = 200  # rows

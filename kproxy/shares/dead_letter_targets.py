@@ -9,9 +9,9 @@ from typing import NamedTuple
 import structlog
 from anyio import CapacityLimiter
 
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import KafkaError
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
@@ -21,7 +21,7 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.security.acls import Op, Resource
 from kproxy.security.behalf import Behalf, asked_for_rights
 from kproxy.shard.appends import Asks
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()

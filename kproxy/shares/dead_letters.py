@@ -19,8 +19,8 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.config import Config
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.loop.pulse import pulse

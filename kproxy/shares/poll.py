@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.memory_budget import AnswerBudget
 from kproxy.fetching.poll import NextRequest
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
-from kproxy.memory_budget import AnswerBudget
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
@@ -23,7 +23,7 @@ from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
-from kproxy.virtual.rows import StoredBatch
+from kproxy.virtual.rows.queues import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
 

@@ -18,10 +18,10 @@ from kproxy.shares.taking import Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
 from kproxy.store.segments import Segments
-from kproxy.virtual import share_rows
-from kproxy.virtual.rows import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
-from kproxy.virtual.share_rows import SHARE_PARTITIONS
-from kproxy.virtual.share_rows import SharePartition as Row
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.queues import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS
+from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 500  # batches in one look: some milliseconds

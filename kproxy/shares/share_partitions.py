@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import anyio
 
-from kproxy.counters import Counters
-from kproxy.errors import Code, KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
@@ -23,9 +23,9 @@ from kproxy.shares.counting import By
 from kproxy.shares.counting import count as count_runs
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
-from kproxy.virtual.share_commands import OWED, Cause, ChangeShares, Run, ShareRuns
-from kproxy.virtual.share_rows import CHUNK, SHARE_PARTITIONS, TERMINAL
-from kproxy.virtual.share_rows import SharePartition as Row
+from kproxy.virtual.commands.shares import OWED, Cause, ChangeShares, Run, ShareRuns
+from kproxy.virtual.rows.shares import CHUNK, SHARE_PARTITIONS, TERMINAL
+from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
 _COST_MAX = 500  # of one SHARE, which is applied in one turn of the loop: some milliseconds

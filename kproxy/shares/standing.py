@@ -5,8 +5,8 @@ from typing import TypedDict
 
 from kproxy.shard.shard import Shard
 from kproxy.shares.share_partitions import SharePartitions
-from kproxy.virtual import share_rows
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.shares import (
     COUNT_SHIFT,
     SHARE_PARTITIONS,
     STATE_BITS,

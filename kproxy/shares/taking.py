@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from kproxy.virtual.rows import StoredBatch
-from kproxy.virtual.share_commands import Run
+from kproxy.virtual.commands.shares import Run
+from kproxy.virtual.rows.queues import StoredBatch
 
 Stretch = tuple[int, int, StoredBatch | None]
 """The first and the last offset of a batch, or of a hole where nothing is to be given."""

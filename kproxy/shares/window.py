@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from kproxy.shares.leases import Lease, Leases
 from kproxy.shares.taking import Limits, Range, Stretch, Taking
-from kproxy.virtual.share_commands import Cause, Run
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.commands.shares import Cause, Run
+from kproxy.virtual.rows.shares import (
     COUNT_MAX,
     COUNT_SHIFT,
     STATE_BITS,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 
 _LOOK_S = 0.05
 _TRIES = 3

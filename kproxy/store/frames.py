@@ -10,8 +10,8 @@ from typing import Self
 
 from crc32c import crc32c
 
-from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands import envelope as envelopes
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.types import PartitionKey, QueueId
 

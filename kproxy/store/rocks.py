@@ -26,7 +26,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands

@@ -18,8 +18,8 @@ from crc32c import crc32c
 from kproxy.store import files
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
-from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.envelope import Body, Envelope
+from kproxy.virtual.commands import envelope as envelopes
+from kproxy.virtual.commands.envelope import Body, Envelope
 from kproxy.virtual.outcome import LogLocation
 
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset

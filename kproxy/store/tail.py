@@ -14,9 +14,9 @@ from pathlib import Path
 from crc32c import crc32c
 
 from kproxy.store.frames import BODY_AT, CRC_FROM
-from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.envelope import COPIED, Kind
-from kproxy.virtual.share_commands import FORWARD_BYTES
+from kproxy.virtual.commands import envelope as envelopes
+from kproxy.virtual.commands.envelope import COPIED, Kind
+from kproxy.virtual.commands.shares import FORWARD_BYTES
 
 _START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
 _COUNTER = struct.Struct(">Q")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.tools.changes import Outcome
 from kproxy.tools.client import Client, chunks
 

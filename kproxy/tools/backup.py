@@ -14,9 +14,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from kproxy import __version__
 from kproxy.admin_socket.client import NotServing, asking
-from kproxy.config import load
-from kproxy.errors import CannotStart
-from kproxy.logs import configure
+from kproxy.common.errors import CannotStart
+from kproxy.common.logs import configure
+from kproxy.config.server import load
 from kproxy.metadata.cluster_view import identity, raise_level
 from kproxy.metadata.levels import RESTORES_FROM
 from kproxy.shard.restored import begin_again

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kproxy.errors import Code
-from kproxy.printable import printable
+from kproxy.common.errors import Code
+from kproxy.common.printable import printable
 
 _SHOWN_MAX = 20
 _ADVICE = {

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.common.printable import printable
 from kproxy.metadata.cluster_view import identity
-from kproxy.printable import printable
 from kproxy.shard.verification import Verification
 from kproxy.store import backups
 from kproxy.store.backups import BadBackup

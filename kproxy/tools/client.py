@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from kproxy.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.tools.client_settings import ClientSettings
 

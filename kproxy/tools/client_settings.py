@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security import scram
 from kproxy.security.scram import BadLogin

@@ -17,8 +17,8 @@ from rich.progress import Progress, track
 from rich.table import Table
 from rich.text import Text
 
-from kproxy.errors import CannotStart
-from kproxy.printable import printable
+from kproxy.common.errors import CannotStart
+from kproxy.common.printable import printable
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.client_settings import ClientSettings, read_client_settings
 from kproxy.tools.routes import TITLES, cells

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from pydantic import ByteSize
 
-from kproxy.config import FIELDS, Config, load
+from kproxy.config.server import FIELDS, Config, load
 
 SECTIONS = {
     "Network": r"listen|advertise|connections?_(?!max_reauth)\w+|in_flight\w+|(receive|send)_\w+"

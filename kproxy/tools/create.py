@@ -2,7 +2,7 @@
 
 import click
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.tools.administration import GROUP, QUEUE, alter, create
 from kproxy.tools.changes import all_names, pairs, report, shown
 from kproxy.tools.client import Client

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kproxy.admin_socket.client import Answers, asking
-from kproxy.config import FIELDS
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.server import FIELDS
 from kproxy.store.directory_lock import wait_unlocked
 
 _END_S = 60.0

@@ -10,9 +10,9 @@ import click
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kproxy.config import HTTP_DEFAULT, Config
-from kproxy.errors import CannotStart
-from kproxy.printable import printable
+from kproxy.common.errors import CannotStart
+from kproxy.common.printable import printable
+from kproxy.config.server import HTTP_DEFAULT, Config
 from kproxy.tools.client import Client
 from kproxy.tools.client_settings import ClientSettings
 from kproxy.tools.commands import given_settings, settings_option

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from kproxy.config import Config
-from kproxy.errors import CannotStart, KafkaError
+from kproxy.common.errors import CannotStart, KafkaError
+from kproxy.common.printable import printable
+from kproxy.config.server import Config
 from kproxy.metadata.cluster_map import NOBODY, ClusterMap
-from kproxy.printable import printable
 from kproxy.tools.config_options import config_file, loaded, settings
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import upstream_of

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kproxy.errors import CannotStart
-from kproxy.printable import printable
+from kproxy.common.errors import CannotStart
+from kproxy.common.printable import printable
 
 _TIMEOUT_S = 6
 _ANSWER_BYTES_MAX = 8 << 20

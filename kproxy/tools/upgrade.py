@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import click
 
 from kproxy import __version__
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST
 from kproxy.tools.client import Client
 from kproxy.tools.commands import asked, server_option, table

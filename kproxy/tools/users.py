@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from kproxy.admin_socket.client import asking
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.security import scram
 from kproxy.tools.client import Client, checked
 from kproxy.tools.commands import as_json_option, asked, given_settings, settings_option, table

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from kproxy.loop.pace import slices
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.transaction_commands import NAMED_MAX, Begin
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.transactions import NAMED_MAX, Begin
+from kproxy.virtual.rows.transactions import Participant
 
 
 def by_shard(participants: Sequence[Participant]) -> Iterator[tuple[int, list[Participant]]]:

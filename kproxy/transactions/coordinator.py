@@ -1,6 +1,6 @@
 """The coordinator of one shard's transactional ids: it sees decided ends through.
 
-All is decided in the fold (`virtual.transaction_fold`). A coordinator reads what rows say is left
+All is decided in the fold (`virtual.folds.transactions`). A coordinator reads what rows say is left
 to do, and appends it: a MARKER to each shard that takes part, and COMPLETE once all are durable.
 Two coordinators of one transaction append the same, and the second time has no effect.
 """
@@ -13,15 +13,15 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.shard import Shard
-from kproxy.virtual import transaction_rows
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.transaction_commands import MARKED_MAX, NAMED_MAX, Complete, Marker
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.transactions import MARKED_MAX, NAMED_MAX, Complete, Marker
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.transactions import (
     PARTICIPANTS,
     TRANSACTIONS,
     Participant,

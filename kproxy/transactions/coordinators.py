@@ -15,18 +15,17 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
 from kproxy.shard.appends import append_all
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
-from kproxy.virtual import transaction_rows
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.schema import Keys
-from kproxy.virtual.transaction_commands import End, EndCause, ExpireTransaction
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.transactions import End, EndCause, ExpireTransaction
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import (
     TRANSACTIONAL_PRODUCERS,
     TRANSACTIONAL_PRODUCERS_DUE,
     TRANSACTIONS,
@@ -34,6 +33,7 @@ from kproxy.virtual.transaction_rows import (
     Transaction,
     TransactionState,
 )
+from kproxy.virtual.schema import Keys
 
 _ROWS_AT_ONCE = 200
 _FOLLOW_S = 0.25

@@ -14,7 +14,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.upstream.settings import Upstream
 
 _log = structlog.get_logger()

@@ -17,8 +17,8 @@ from anyio import to_thread
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
@@ -29,7 +29,7 @@ from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 
 _ENDS_PERIOD_S = 1.0

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError as UpstreamError
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.upstream.boundary import CLOSE_S, consumed, reason_of, translated
 from kproxy.upstream.settings import Upstream
-from kproxy.virtual.envelope import Envelope, Kind, from_record
+from kproxy.virtual.commands.envelope import Envelope, Kind, from_record
 
 _log = structlog.get_logger()
 

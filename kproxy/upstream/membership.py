@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.threads import left_behind
 from kproxy.upstream.boundary import CLOSE_S, admin_client, noted, reason_of, translated
 from kproxy.upstream.settings import Upstream

@@ -16,12 +16,12 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, Producer
 
-from kproxy.counters import APPEND_S, TIMED_EVERY, Histogram
-from kproxy.errors import Code, KafkaError
+from kproxy.common.counters import APPEND_S, TIMED_EVERY, Histogram
+from kproxy.common.errors import Code, KafkaError
 from kproxy.upstream.boundary import noted, reason_of, translated
 from kproxy.upstream.native_producer import Header, NativeProducer, Reported, Reports, library
 from kproxy.upstream.settings import Upstream
-from kproxy.virtual.envelope import Envelope, record_key
+from kproxy.virtual.commands.envelope import Envelope, record_key
 
 _log = structlog.get_logger()
 

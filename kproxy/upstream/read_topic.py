@@ -6,7 +6,7 @@ from time import monotonic
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.upstream.boundary import NO_ANSWER, consumed, translated
 from kproxy.upstream.settings import Upstream
 

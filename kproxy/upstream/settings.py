@@ -8,8 +8,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError as UpstreamError
 
-from kproxy.config import Config
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.server import Config
 
 _log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store.rocks import RowsFailed
 from kproxy.upstream.boundary import CLOSE_S, consumed, noted, reason_of, translated

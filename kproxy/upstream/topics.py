@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.upstream.boundary import reason_of, translated
 from kproxy.upstream.settings import Upstream
 

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from kproxy.virtual import rows
-from kproxy.virtual.delay_rows import DELAYS
-from kproxy.virtual.group_rows import decode_group
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import DELAYS
+from kproxy.virtual.rows.groups import decode_group
+from kproxy.virtual.rows.kinds import RowKind
 
 GROUP_KINDS = ("offsets", "classic", "consumer", "share")
 _FORM = struct.Struct(">Q4q4q")

@@ -23,10 +23,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import TRANSACTIONAL, BatchHeader, read_header
-from kproxy.virtual import producers, rows
-from kproxy.virtual.commands import (
+from kproxy.virtual import producers
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.producers import ForgetProducers
+from kproxy.virtual.commands.queues import (
     AssignPartitions,
     Claim,
     Compact,
@@ -39,17 +41,13 @@ from kproxy.virtual.commands import (
     Replace,
     Trim,
 )
-from kproxy.virtual.delay_fold import DelayFold
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.group_config_fold import GroupConfigFold
-from kproxy.virtual.group_fold import GroupFold
-from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.participant_fold import ParticipantFold
-from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.producer_commands import ForgetProducers
-from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.route_commands import DefineRoute
-from kproxy.virtual.route_fold import (
+from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.folds.access import SecurityFold
+from kproxy.virtual.folds.delays import DelayFold
+from kproxy.virtual.folds.group_settings import GroupConfigFold
+from kproxy.virtual.folds.groups import GroupFold
+from kproxy.virtual.folds.participants import ParticipantFold
+from kproxy.virtual.folds.routes import (
     FROM,
     FROM_SETTINGS,
     FROM_START,
@@ -59,11 +57,14 @@ from kproxy.virtual.route_fold import (
     to_tell,
     told_of,
 )
-from kproxy.virtual.rows import Batch, Partition, Queue, Term
-from kproxy.virtual.security_fold import SecurityFold
-from kproxy.virtual.share_fold import ShareFold
+from kproxy.virtual.folds.shares import ShareFold
+from kproxy.virtual.folds.transactions import TransactionFold
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.producers import BatchMetadata
+from kproxy.virtual.rows.queues import Batch, Partition, Queue, Term
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_fold import TransactionFold
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
 

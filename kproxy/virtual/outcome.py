@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from kproxy.errors import Code
-from kproxy.virtual.rows import Queue
+from kproxy.common.errors import Code
+from kproxy.virtual.rows.queues import Queue
 
 
 class LogLocation(NamedTuple):

@@ -16,10 +16,10 @@ those are forgotten first whose last offset is lowest.
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual import rows
-from kproxy.virtual.producer_rows import (
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.producers import (
     BatchMetadata,
     ProducerState,
     decode_producer,
@@ -32,9 +32,9 @@ from kproxy.virtual.producer_rows import (
     with_time,
     without_time,
 )
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import OPEN_TRANSACTIONS
 from kproxy.virtual.types import PartitionKey
 
 PRODUCERS_INLINE = 4  # in a partition's row, those used last: what an append writes is bounded

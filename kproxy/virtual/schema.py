@@ -11,7 +11,7 @@ A part or field is a code of `struct` (big-endian), or one of
        0 where it is negative
 
 Keys sort by their parts. Rows of the hot path (partitions, batches, producers, committed offsets)
-are made by hand in `virtual.rows`: a key of these takes some 0.3 us more.
+are made by hand in `virtual.rows.queues`: a key of these takes some 0.3 us more.
 """
 
 import re
@@ -19,8 +19,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from kproxy.virtual.forms import later_form
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.forms import later_form
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
 T = TypeVar("T")

@@ -17,24 +17,27 @@ from itertools import islice
 from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.virtual import delay_rows, group_rows, rows, transaction_rows
-from kproxy.virtual.carried import DELAYS, carried
-from kproxy.virtual.commands import Compact, Due, Replace
-from kproxy.virtual.delay_fold import file_at, remove_waiting
-from kproxy.virtual.delay_rows import WAITING_BATCHES
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.queues import Compact, Due, Replace
+from kproxy.virtual.commands.shares import is_passed_on
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
+from kproxy.virtual.folds.carried import DELAYS, carried
+from kproxy.virtual.folds.delays import file_at, remove_waiting
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Batch
-from kproxy.virtual.share_commands import is_passed_on
-from kproxy.virtual.state import Kv, State
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.delays import WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Batch
+from kproxy.virtual.rows.transactions import (
     ABORTED,
     TRANSACTIONAL_PRODUCERS,
     TRANSACTIONAL_PRODUCERS_DUE,
     TRANSACTIONS,
 )
+from kproxy.virtual.state import Kv, State
 from kproxy.virtual.types import PartitionKey
 
 AS_OF_KEY = rows.CHECKPOINT_KEY

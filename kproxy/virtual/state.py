@@ -10,15 +10,17 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from kproxy.protocol.batch import BatchHeader
-from kproxy.virtual import route_rows, rows, transaction_rows
+from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.counts import Counts
-from kproxy.virtual.envelope import COPY_BYTES, Envelope
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.route_rows import ROUTES
-from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
-from kproxy.virtual.rows import Batch, Committed, Compaction, Partition, Queue, StoredBatch
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import routes as route_rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.queues import Batch, Committed, Compaction, Partition, Queue, StoredBatch
+from kproxy.virtual.rows.routes import ROUTES
+from kproxy.virtual.rows.transactions import ABORTED, PENDING_BY_PARTITION, PENDING_COUNT_KEY
 from kproxy.virtual.schema import decode_count, encode_count
-from kproxy.virtual.transaction_rows import ABORTED, PENDING_BY_PARTITION, PENDING_COUNT_KEY
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Key = TypeVar("Key")

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio import to_thread
 
-from kproxy.config import Config
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.server import Config
 from kproxy.log.local import LocalLog
 from kproxy.loop.threads import stoppable
 from kproxy.metadata.catalogue import StateLookup

@@ -6,7 +6,7 @@ moment before another.
 
 from typing import NamedTuple, Protocol
 
-from kproxy.counters import Histogram
+from kproxy.common.counters import Histogram
 from kproxy.log.disk_space import DiskSpace
 from kproxy.shard.shard import Shard
 

@@ -9,16 +9,16 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 import anyio
 from anyio import to_thread
 
-from kproxy.config import Config
-from kproxy.counters import WAITED, Counters
+from kproxy.common.counters import WAITED, Counters
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
+from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
-from kproxy.errors import Code, KafkaError
 from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
-from kproxy.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.delay_settings import FIXED, MODE
@@ -43,12 +43,12 @@ from kproxy.shares.dead_letters import DeadLetters
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.folds.routes import CONFIGS
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.route_fold import CONFIGS
-from kproxy.virtual.rows import Queue
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.security_rows import SECURITY_SHARD
+from kproxy.virtual.rows.access import SECURITY_SHARD
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.refused_batches import RefusedBatches
 from kproxy.worker.standing import Standing
@@ -351,7 +351,7 @@ class Worker:
         return self.group_rules.defaults if row is None else self.group_rules.of_row(row)
 
     async def secure(self, changes: Mapping[str, dict[str, Any] | None]) -> None:
-        """Put rows of security (`virtual.security_rows`), or with None drop them.
+        """Put rows of security (`virtual.rows.access`), or with None drop them.
 
         Returns once they are in force here; other workers have them as soon as they hear of them.
         Raises KafkaError.

@@ -9,10 +9,10 @@ from kproxy.cluster.announcer import ClusterContext
 from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.shard_owner import ShardOwner
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
 from kproxy.metadata.levels import Level
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from tests.fakes import DictKv, MemoryShard
 
 SHARDS = 4

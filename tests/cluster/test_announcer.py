@@ -9,9 +9,9 @@ from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announceme
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import QueueIds
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import COMPARE_KEY
+from kproxy.virtual.rows.queues import COMPARE_KEY
 from kproxy.virtual.types import QueueId
 from tests.cluster.fakes import SHARDS, Member, Topic
 from tests.commands import command

@@ -15,9 +15,9 @@ from kproxy.cluster.catalogue_cache import (
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import LogOffset
 from tests.commands import command
 from tests.fakes import MemoryShard

@@ -5,11 +5,11 @@ from typing import Any
 
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
 from kproxy.cluster.catalogue_reload import CatalogueReload
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.fakes import DictKv
 

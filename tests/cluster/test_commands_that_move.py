@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kproxy.cluster.catalogue_cache import outcome_key
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 from tests.cluster.fakes import Member, Topic
 from tests.cluster.test_announcer import HOME, NAME, claim, create

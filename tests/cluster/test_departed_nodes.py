@@ -4,7 +4,7 @@ import pytest
 
 from kproxy.cluster import departed_nodes
 from kproxy.cluster.departed_nodes import DepartedNodes
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import ClusterMap, Owner, gone_records, node_record, shard_record
 from kproxy.protocol.responses import Broker
 

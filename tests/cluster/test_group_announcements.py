@@ -7,11 +7,11 @@ import pytest
 from kproxy.cluster import announcer
 from kproxy.cluster.row_catalogue import GROUPS
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_config_commands import ConfigureGroup
-from kproxy.virtual.group_config_rows import GroupConfigs, decode_group_configs
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import CatalogueRow
+from kproxy.virtual.rows.group_settings import GroupConfigs, decode_group_configs
+from kproxy.virtual.rows.kinds import CatalogueRow
 from tests.cluster.fakes import SHARDS, Member, Topic
 
 GROUP = "workers"

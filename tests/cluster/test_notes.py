@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kproxy.metadata.catalogue import QueueIds, StateLookup
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows import announce_key
+from kproxy.virtual.rows.queues import announce_key
 from tests.cluster.fakes import SHARDS, Link, Member, Topic
 from tests.commands import command
 

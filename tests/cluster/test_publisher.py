@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kproxy.cluster import publisher
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.loop.threads import Stop
 from kproxy.upstream.read_topic import Row
-from kproxy.virtual import rows
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
 from tests.shard.test_shard import QUEUES, create, running
 
 

@@ -7,9 +7,9 @@ import pytest
 from kproxy.cluster.row_catalogue import SECURITY
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import Credentials
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.security_rows import SECURITY_SHARD, user_name
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows.access import SECURITY_SHARD, user_name
 from tests.cluster.fakes import Member, Topic
 
 NAME = user_name("u", "M")

@@ -15,9 +15,9 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.cluster.shard_owner import ShardOwner
-from kproxy.errors import Code
-from kproxy.groups.classic_member import ClassicMember
+from kproxy.common.errors import Code
 from kproxy.groups.coordinators import Coordinators
+from kproxy.groups.model.classic_member import ClassicMember
 from kproxy.loop import pace
 from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.steps import at_once
@@ -25,11 +25,11 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard import housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
-from kproxy.virtual.commands import Claim
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.group_rows import encode_change
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES
-from kproxy.virtual.rows import Partition, partition_key
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.rows.groups import encode_change
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
+from kproxy.virtual.rows.queues import Partition, partition_key
 from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command

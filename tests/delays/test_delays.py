@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from kproxy.config import Config
+from kproxy.common.errors import Code
+from kproxy.config.server import Config
 from kproxy.delays import looker as looking
 from kproxy.delays.delivery import make
 from kproxy.delays.looker import Looker, Means
-from kproxy.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.virtual.commands import CreateQueue, DeleteQueue
-from kproxy.virtual.delay_rows import hidden
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.delays import hidden
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 from kproxy.worker.embedded import embedded
 from tests.clients.transactions import transactional

@@ -13,10 +13,10 @@ from kproxy.delays.splitting import grouped, parts
 from kproxy.protocol.batch import CODECS
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, unpacked
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.delay_rows import WAITING_BATCHES
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.rows.delays import WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import memory_worker
 from tests.virtual.delay_cases import later, waiting

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kproxy.common.errors import Code
 from kproxy.delays.splitting import GROUPS_MAX, grouped, split
-from kproxy.errors import Code
 from kproxy.metadata.delay_settings import DelaySettings
 from kproxy.protocol.batch import CODECS, BadBatch, Records, check, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from kproxy.config import load
+from kproxy.config.server import load
 from tests.harness import ROOT, need_program
 
 DEPLOY = ROOT / "deploy" / "kubernetes"

@@ -17,11 +17,11 @@ from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.store.rocks import RocksKv
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.transactions import ABORTED, Aborted
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import ABORTED, Aborted
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.commands import command

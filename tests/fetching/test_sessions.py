@@ -2,7 +2,7 @@
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.context import FetchPartition
 from kproxy.fetching.sessions import EPOCH_MAX, FetchSessions
 from kproxy.loop.clock import Clock

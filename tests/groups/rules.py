@@ -3,9 +3,9 @@
 from itertools import count
 from typing import Any
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.timers import Timers
+from kproxy.groups.upkeep.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.group_settings import GroupRules
 from tests.fakes import MemoryShard

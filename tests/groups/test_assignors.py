@@ -6,7 +6,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.groups.assignors import ASSIGNORS, MemberSubscription, PartitionSet, Target
+from kproxy.groups.assigning.assignors import ASSIGNORS, MemberSubscription, PartitionSet, Target
 from kproxy.loop.steps import at_once
 from kproxy.virtual.types import QueueId
 

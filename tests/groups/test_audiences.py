@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.groups import subscriptions
-from kproxy.groups.regex import Pattern
-from kproxy.groups.subscriptions import Resolved, SubscriptionResolver
+from kproxy.common.errors import Code
+from kproxy.groups.assigning import subscriptions
+from kproxy.groups.assigning.regex import Pattern
+from kproxy.groups.assigning.subscriptions import Resolved, SubscriptionResolver
 from kproxy.security.acls import Acls, Binding, Effect, Op, Resource
 from kproxy.security.acls import Pattern as Kind
 from kproxy.security.permits import Authorizer

@@ -9,11 +9,13 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kproxy.groups import classic_rebalance
-from kproxy.handlers import classic_groups, group_admin, offset_fetch, offsets
+from kproxy.groups.requests import classic_rebalance
+from kproxy.handlers.groups import admin as group_admin
+from kproxy.handlers.groups import classic as classic_groups
+from kproxy.handlers.groups import offset_fetch, offsets
 from kproxy.loop import pace
-from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.rows import groups as group_rows
 from kproxy.worker.worker import Worker
 from tests.commands import command
 from tests.fakes import memory_worker

@@ -10,15 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code
-from kproxy.groups import consumer_group, counters, subscriptions
-from kproxy.groups.consumer_group import ConsumerGroup, by_queue
-from kproxy.handlers import consumer_groups
+from kproxy.common.errors import Code
+from kproxy.groups.assigning import subscriptions
+from kproxy.groups.model import consumer_group, counters
+from kproxy.groups.model.consumer_group import ConsumerGroup, by_queue
+from kproxy.handlers.groups import consumer as consumer_groups
 from kproxy.log.base import Ticket
 from kproxy.loop.steps import AT_ONCE, Work
-from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker, refused_append

@@ -10,15 +10,15 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from kproxy.errors import Code
-from kproxy.groups import share_initialisation
-from kproxy.groups.share_group import ShareGroup
-from kproxy.handlers import share_groups
+from kproxy.common.errors import Code
+from kproxy.groups.model.share_group import ShareGroup
+from kproxy.groups.upkeep import share_initialisation
+from kproxy.handlers.shares import groups as share_groups
 from kproxy.log.base import Ticket
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.shares import SET_MAX, SetShares
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.share_commands import SET_MAX, SetShares
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker, refused_append

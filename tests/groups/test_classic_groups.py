@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kproxy.groups.classic_group import ClassicGroup
 from kproxy.groups.coordinator import Coordinator
-from kproxy.handlers import classic_groups
+from kproxy.groups.model.classic_group import ClassicGroup
+from kproxy.handlers.groups import classic as classic_groups
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
 from tests.harness import until

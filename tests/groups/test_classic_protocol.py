@@ -7,15 +7,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.groups import classic_protocol, heartbeat
-from kproxy.groups.classic_group import ClassicGroup
-from kproxy.groups.classic_member import ClassicMember
-from kproxy.groups.classic_members import MemberClaim
-from kproxy.groups.classic_protocol import JoinRequest
-from kproxy.groups.classic_states import State
-from kproxy.groups.consumer_protocol import encode_subscription
+from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.model.classic_group import ClassicGroup
+from kproxy.groups.model.classic_member import ClassicMember
+from kproxy.groups.model.classic_states import State
+from kproxy.groups.model.consumer_protocol import encode_subscription
+from kproxy.groups.requests import classic_protocol, heartbeat
+from kproxy.groups.requests.classic_members import MemberClaim
+from kproxy.groups.requests.classic_protocol import JoinRequest
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 from tests.groups.test_heartbeat import JOIN as CONSUMER_JOIN
 

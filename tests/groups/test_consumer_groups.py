@@ -9,8 +9,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from kproxy.groups.consumer_group import ConsumerGroup, by_queue
-from kproxy.handlers import consumer_groups
+from kproxy.groups.model.consumer_group import ConsumerGroup, by_queue
+from kproxy.handlers.groups import consumer as consumer_groups
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker

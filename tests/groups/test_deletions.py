@@ -4,11 +4,11 @@ from typing import Any
 
 import anyio
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.groups.coordinator import Coordinator
 from kproxy.log.base import Ticket
-from kproxy.virtual.envelope import Kind
-from kproxy.virtual.offset_commands import ExpireOffsets
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.commands.offsets import ExpireOffsets
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.groups.test_classic_groups import Member, running_worker

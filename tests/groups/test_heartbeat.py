@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.groups.consumer_group import ConsumerGroup
-from kproxy.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
-from kproxy.groups.heartbeat import HeartbeatRequest, HeartbeatResult, check, heartbeat
+from kproxy.common.errors import Code, KafkaError
+from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.groups.model.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
+from kproxy.groups.requests.heartbeat import HeartbeatRequest, HeartbeatResult, check, heartbeat
 from kproxy.virtual.types import QueueId
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 

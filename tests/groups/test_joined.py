@@ -2,8 +2,8 @@
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.groups.joined import JoinedGroups
+from kproxy.common.errors import Code, KafkaError
+from kproxy.groups.model.joined import JoinedGroups
 from kproxy.loop.asking import ASKING, Asking
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 
 

@@ -7,23 +7,23 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kproxy.groups.offset_expiry import _OFFSETS_MAX, OffsetExpiry
+from kproxy.groups.upkeep.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_rows import decode_group, group_key
-from kproxy.virtual.offset_commands import ExpireOffsets, OffsetCommit
-from kproxy.virtual.transaction_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import ExpireOffsets, OffsetCommit
+from kproxy.virtual.commands.transactions import (
     End,
     Enlist,
     InitProducer,
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.groups import decode_group, group_key
+from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import memory_worker

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.groups import share_offsets
+from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.share_group import ShareGroup, State
-from kproxy.groups.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
-from kproxy.groups.share_member import ShareMember
-from kproxy.groups.share_offsets import NewStart
+from kproxy.groups.model.share_group import ShareGroup, State
+from kproxy.groups.model.share_member import ShareMember
+from kproxy.groups.requests import share_offsets
+from kproxy.groups.requests.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
+from kproxy.groups.requests.share_offsets import NewStart
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
-from kproxy.virtual.share_commands import NoteShareQueues, SetShares, ShareAction, ShareChange
-from kproxy.virtual.share_rows import SHARE_PARTITIONS
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.shares import NoteShareQueues, SetShares, ShareAction, ShareChange
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import refused_append

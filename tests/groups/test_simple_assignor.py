@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.groups.assignors import MemberSubscription, Target
-from kproxy.groups.simple_assignor import simple
+from kproxy.groups.assigning.assignors import MemberSubscription, Target
+from kproxy.groups.assigning.simple_assignor import simple
 from kproxy.loop.steps import at_once
 from kproxy.virtual.types import QueueId
 from tests.groups.test_assignors import NONE, QUEUES, members, sizes, wishes

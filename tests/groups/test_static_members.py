@@ -2,9 +2,9 @@
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.groups.consumer_member import ConsumerMember
-from kproxy.groups.static_members import StaticMembers
+from kproxy.common.errors import Code
+from kproxy.groups.model.consumer_member import ConsumerMember
+from kproxy.groups.model.static_members import StaticMembers
 
 
 def member(member_id: str, instance: str | None) -> ConsumerMember:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy.groups.timers import Alarms, Timers
+from kproxy.groups.upkeep.timers import Alarms, Timers
 
 FAR = 2.0**31 / 1000
 

@@ -12,9 +12,9 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.routes.rights import why_forbidden
 from kproxy.security.acls import Effect, Op, Pattern, Resource
 from kproxy.security.peer import Peer
-from kproxy.virtual.envelope import Envelope
-from kproxy.virtual.group_config_commands import ConfigureGroup
-from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, ShareChange
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule, settings
 
 

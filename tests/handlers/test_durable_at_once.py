@@ -9,7 +9,7 @@ import pytest
 
 from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from tests.handlers.test_handlers import Client
 
 COUNT = 120
@@ -91,7 +91,7 @@ REQUESTS: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
 async def test_a_request_is_durable_in_few_commits(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproxy.handlers.offsets._OFFSETS_AT_ONCE", 10)
+    monkeypatch.setattr("kproxy.handlers.groups.offsets._OFFSETS_AT_ONCE", 10)
     client = Client()
     await client.metadata(*NAMES)
     for name in NAMES:

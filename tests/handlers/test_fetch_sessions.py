@@ -7,14 +7,14 @@ import pytest
 from kproxy.fetching import poll, streamed_response
 from kproxy.fetching.context import FetchPartition
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import fetch
+from kproxy.handlers.fetch import fetch
 from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual.commands import ConfigureQueue
+from kproxy.virtual.commands.queues import ConfigureQueue
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.handlers.test_handlers import Client

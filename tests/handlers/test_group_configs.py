@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from tests.handlers.test_handlers import Client
 
 TOPIC, GROUP = 2, 32

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.metadata.levels import TRANSACTIONS_FROM

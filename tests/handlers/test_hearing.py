@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
 from tests.commands import command
 from tests.handlers.test_handlers import Client

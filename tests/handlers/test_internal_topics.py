@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.types import QueueId
 from tests.handlers.test_handlers import Client
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 import zstandard
 
-from kproxy.handlers import by_time
+from kproxy.handlers.common import by_time
 from kproxy.loop.pace import Pace
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
@@ -17,8 +17,8 @@ from kproxy.protocol.varint import uvarint
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual import rows
-from kproxy.virtual.commands import Trim
+from kproxy.virtual.commands.queues import Trim
+from kproxy.virtual.rows import queues as rows
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record

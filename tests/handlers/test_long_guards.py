@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.handlers import produce_guard
+from kproxy.handlers.produce import guard as produce_guard
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import TRANSACTIONAL
 from kproxy.protocol.codec import decode_response, encode_request

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.handlers import list_offsets, share_offsets
-from kproxy.handlers.users import MECHANISMS
+from kproxy.common.errors import Code
+from kproxy.handlers.access.users import MECHANISMS
+from kproxy.handlers.fetch import list_offsets
+from kproxy.handlers.shares import offsets as share_offsets
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
@@ -15,7 +16,7 @@ from kproxy.security.cache import ROWS_MAX
 from kproxy.security.peer import Peer
 from kproxy.security.scram import of_password
 from kproxy.server.dispatch import accept, answer
-from kproxy.virtual.security_rows import user_name
+from kproxy.virtual.rows.access import user_name
 from kproxy.worker.worker import NextRequestSignal
 from tests.handlers.secured import ALICE, EVERY, ROOT, Secured, rule
 from tests.held import held_by, slowness

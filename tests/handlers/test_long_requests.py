@@ -7,17 +7,17 @@ from uuid import UUID
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.handlers import offsets
+from kproxy.handlers.groups import offsets
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import CommitOffsets
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import CommitOffsets
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness

@@ -6,11 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code, KafkaError
-from kproxy.handlers import hearing
+from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common import hearing
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
 from tests.commands import command
 from tests.handlers.test_handlers import Client

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.fetching import poll, streamed_response
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.types import PartitionKey

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.handlers import produce
+from kproxy.common.errors import Code
+from kproxy.handlers.produce import produce
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.types import QueueId

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import ROUTES_FROM
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.route_rows import EPOCHS_MAX
+from kproxy.virtual.rows.routes import EPOCHS_MAX
 from tests.handlers.test_handlers import Client
 
 TOPIC = 2

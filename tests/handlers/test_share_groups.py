@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from tests.handlers.test_handlers import Client

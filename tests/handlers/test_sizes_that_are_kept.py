@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.types import QueueId
 from tests.handlers.test_handlers import Client
 

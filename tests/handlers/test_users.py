@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import structlog
 
-from kproxy.errors import Code, KafkaError
-from kproxy.handlers import acls, users
-from kproxy.handlers.users import Change
+from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.access import acls, users
+from kproxy.handlers.access.users import Change
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security import cache
 from kproxy.security.acls import Op

@@ -5,9 +5,9 @@ from typing import Any
 from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import OffsetCommit
-from kproxy.virtual.transaction_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.transactions import (
     Complete,
     End,
     Enlist,
@@ -15,7 +15,7 @@ from kproxy.virtual.transaction_commands import (
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Concatenate
 from uuid import UUID
 
-from kproxy.groups.consumer_protocol import encode_subscription
+from kproxy.groups.model.consumer_protocol import encode_subscription
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.alike import as_test, compare, made

@@ -346,7 +346,7 @@ def test_an_emptied_group_of_one_kind_becomes_the_other(wire: Wire, queue: str) 
 
 
 def named_assignment(queue: str, *indices: int) -> bytes:
-    from kproxy.groups.consumer_protocol import encode_assignment
+    from kproxy.groups.model.consumer_protocol import encode_assignment
     from kproxy.loop.steps import at_once
 
     return at_once(encode_assignment(0, {queue: indices}))
@@ -364,7 +364,7 @@ def owning(queue: str, topics: tuple[str, ...], *indices: int) -> bytes:
 
 
 def parts_in(assignment: bytes) -> tuple[int, ...]:
-    from kproxy.groups.consumer_protocol import assignment as parsed
+    from kproxy.groups.model.consumer_protocol import assignment as parsed
     from kproxy.loop.steps import at_once
 
     return tuple(index for _, indices in at_once(parsed(assignment)) for index in indices)

@@ -13,14 +13,14 @@ from uuid import UUID
 import anyio
 import pytest
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.acls import Binding
 from kproxy.security.peer import Peer
 from kproxy.server.api_table import TABLE
 from kproxy.server.dispatch import accept, answer
-from kproxy.virtual.security_rows import acl_name
+from kproxy.virtual.rows.access import acl_name
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of

@@ -6,7 +6,7 @@ import pytest
 
 from kproxy.log.disk_space import ALL, DiskSpace
 from kproxy.loop.clock import Clock
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 
 MIB = 1 << 20
 

@@ -9,15 +9,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.weight import TURN, weight
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import LogFailed
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.rows import CHECKPOINT_KEY
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows.queues import CHECKPOINT_KEY
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, put, running

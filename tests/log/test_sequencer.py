@@ -1,7 +1,7 @@
 import pytest
 
 from kproxy.log.sequencer import LogChanged, Sequencer
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 
 ME, OTHER, ME_BEFORE = 1, 2, 3
 

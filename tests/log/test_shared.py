@@ -11,16 +11,16 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kproxy.cluster.publisher import admitted
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop import pace
 from kproxy.store.segments import Segments
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
 

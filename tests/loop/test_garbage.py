@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from kproxy.admin_socket.client import asking
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.loop.garbage import GarbageNet
 from kproxy.protocol.api_keys import ApiKey
 from tests.clients.transactions import transactional

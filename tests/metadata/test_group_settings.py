@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kproxy.config import Config, load
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config, load
 from kproxy.metadata.group_settings import SETTINGS, GroupRules, GroupSettings
 from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
-from kproxy.virtual.group_config_rows import GroupConfigs
+from kproxy.virtual.rows.group_settings import GroupConfigs
 
 LOCK = "share.record.lock.duration.ms"
 SESSION, HEARTBEAT = "share.session.timeout.ms", "share.heartbeat.interval.ms"

@@ -5,7 +5,7 @@ from pathlib import Path
 import mmh3
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import QueueIds, StateLookup, home_of
 from kproxy.metadata.cluster_view import DirectoryUpgrades, open_identity

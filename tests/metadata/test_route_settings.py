@@ -2,7 +2,7 @@
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import ENCODINGS_FROM, ROUTES_FROM, Level
 from kproxy.metadata.queue_settings import DEFAULTS, VALUE_MAX, settings_of

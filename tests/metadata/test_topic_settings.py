@@ -5,7 +5,7 @@
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import DOUBLE, INT, LIST, LONG

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.server import Config
 from kproxy.observe.endpoint import Endpoint
 from tests.forked import begin_kproxy
 from tests.forked import run_kproxy as kproxy

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kproxy.counters import Histogram
+from kproxy.common.counters import Histogram
 from kproxy.loop.pace import Pace
 from kproxy.observe.health import Health
 from kproxy.observe.loop_watch import STUCK_S, LoopWatch
 from kproxy.observe.selected import Selected, bounds, group_lines
 from kproxy.observe.series import WorkerSeries
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.offset_commands import CommitOffsets, OffsetCommit
+from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.standing import PHASES, ShardStanding
 from tests.fakes import memory_worker

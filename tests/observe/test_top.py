@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kproxy.counters import Busiest
-from kproxy.errors import CannotStart
+from kproxy.common.counters import Busiest
+from kproxy.common.errors import CannotStart
 from kproxy.tools.top import Source, differences, quantile, ranges, rate, top_command
 from tests.forked import run_kproxy as kproxy
 from tests.harness import Served, eventually

@@ -270,7 +270,7 @@ def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Pa
 def kept_offsets(workers: Workers, owners: dict[int, int]) -> set[str]:
     """Names of queues on which some group's offset is left on a disk, '' for a queue not there."""
     from kproxy.store.rocks import RocksKv
-    from kproxy.virtual import rows
+    from kproxy.virtual.rows import queues as rows
 
     names, found = {}, set()
     for shard, worker in owners.items():

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.metadata.levels import Level
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import DataLink

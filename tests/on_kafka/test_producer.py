@@ -17,7 +17,7 @@ from kproxy.upstream.native_producer import NativeProducer, Reported, Reports, l
 from kproxy.upstream.producer import Appender, PlainProducer, ProducerBackend, Report, sending
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.settings import Connectivity, Upstream
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from tests.harness import free_port, until
 from tests.real_kafka import Kafka
 

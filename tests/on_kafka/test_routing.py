@@ -114,7 +114,7 @@ def test_a_waiting_fetch_learns_that_its_shard_has_gone(workers: Workers) -> Non
         values = fetch_values({}, session_id=opened.session_id, epoch=1, wait_ms=20_000)
         wire.send(ApiKey.FETCH, 12, values)
         again.send(ApiKey.FETCH, 12, fetch_values({(name, 0): 0}, wait_ms=20_000))
-        from kproxy.virtual.envelope import Envelope, Kind
+        from kproxy.virtual.commands.envelope import Envelope, Kind
         from tests.on_kafka.test_two_writers import write_raw
 
         write_raw(workers.kafka, workers, shard_of(name, 8), Envelope(Kind.CLAIM))

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.virtual.envelope import Kind, from_record
+from kproxy.virtual.commands.envelope import Kind, from_record
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
 from tests.real_kafka import Kafka

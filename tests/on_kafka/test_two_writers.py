@@ -15,15 +15,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from kproxy.cluster import rebuild as rebuilding
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.progress import Progress
+from kproxy.config.server import Config
 from kproxy.log.base import Deliver
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.shared import SharedLog
 from kproxy.loop.clock import Clock
 from kproxy.loop.threads import Stop
 from kproxy.metadata.levels import Level
-from kproxy.progress import Progress
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv
 from kproxy.store.segments import Segments
@@ -32,7 +32,7 @@ from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import Topics
-from kproxy.virtual.envelope import Envelope, Kind, record_key
+from kproxy.virtual.commands.envelope import Envelope, Kind, record_key
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.snapshot import AS_OF_KEY, decode_as_of
 from kproxy.virtual.types import QueueId, ShardId

@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol import codecs
 from kproxy.protocol.batch import BadBatch, check, place, read_header, stamped
 from kproxy.protocol.codecs import unpack

@@ -18,7 +18,7 @@ from kproxy.protocol.varint import Malformed
 from kproxy.routes import cutting
 from kproxy.routes.cutting import Cutter, Reading, parts_of
 from kproxy.virtual.partitioner import hash_of, shard_of
-from kproxy.virtual.route_rows import Epoch
+from kproxy.virtual.rows.routes import Epoch
 from tests.wire import batch, keyed, record
 
 LOG = 10 << 20

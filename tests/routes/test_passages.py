@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
-from kproxy.handlers import produce
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
+from kproxy.handlers.produce import produce
 from kproxy.log.base import Ticket
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import read_header
@@ -23,15 +23,11 @@ from kproxy.routes.passages import Passages
 from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
 from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
-from kproxy.virtual.commands import ConfigureQueue, Cut, DeleteQueue
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_config_commands import ConfigureGroup
-from kproxy.virtual.route_commands import Ship
-from kproxy.virtual.route_rows import LANDED, ROUTES, route_in
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
-from kproxy.virtual.security_rows import quota_name
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.commands.queues import ConfigureQueue, Cut, DeleteQueue
+from kproxy.virtual.commands.routes import Ship
+from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     ChangeShares,
     Forward,
@@ -41,7 +37,11 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import FORWARDED, Position
+from kproxy.virtual.rows.access import quota_name
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.rows.routes import LANDINGS, ROUTES, route_in
+from kproxy.virtual.rows.shares import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
@@ -450,7 +450,7 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
 
         def known() -> list[bytes]:
             rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-            return [LANDED.parts(key)[0] for key, _ in rows]
+            return [LANDINGS.parts(key)[0] for key, _ in rows]
 
         await worker.passages.forget(shard)
         assert sorted(known()) == sorted([entrance.queue_id, other.queue_id])
@@ -473,7 +473,7 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
                 await shard.append([DeleteQueue(one.queue_id).envelope()]).wait()
         await worker.passages.forget(shard)
         rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-        assert [LANDED.parts(key)[0] for key, _ in rows] == [one.queue_id]
+        assert [LANDINGS.parts(key)[0] for key, _ in rows] == [one.queue_id]
         assert len(routes_of(worker, source)) == 1
 
 

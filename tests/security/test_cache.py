@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.security.acls import Binding
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import OURS, of_password
-from kproxy.virtual.security_rows import acl_name, quota_name, user_name
+from kproxy.virtual.rows.access import acl_name, quota_name, user_name
 from tests.fakes import memory_worker
 
 RULE = Binding(2, "q", 3, "User:a", "*", 3, 3)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kproxy.config import load
+from kproxy.config.server import load
 from tests.forked import run_kproxy
 from tests.harness import ROOT, eventually
 from tests.securing import (

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from structlog.testing import capture_logs
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.security import jwks
 from kproxy.security.jwks import KeySet
 from kproxy.security.oauth import INVALID, BadKeys, Claims, Exchange, Tokens, keys_of

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.security import quotas
 from kproxy.security.cache import SecurityCache
 from kproxy.security.meters import Bucket, Rate
 from kproxy.security.peer import Peer
 from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKED, Quotas
-from kproxy.virtual.security_rows import quota_name
+from kproxy.virtual.rows.access import quota_name
 from tests.fakes import MemoryShard
 from tests.together import together
 

@@ -18,7 +18,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.api_table import RANGES
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual.security_rows import acl_name
+from kproxy.virtual.rows.access import acl_name
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.generator import values_of

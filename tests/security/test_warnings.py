@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kproxy.config import Config
-from kproxy.config_of_listeners import ListenerConfig
+from kproxy.config.listeners import ListenerConfig
+from kproxy.config.server import Config
 from kproxy.observe.endpoint import Endpoint
 from kproxy.server.served_listener import ServedListener
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from kproxy.memory_budget import MemoryBudget
+from kproxy.common.memory_budget import MemoryBudget
 from kproxy.protocol.varint import Malformed
 from kproxy.server.request_pipeline import (
     Exclusive,

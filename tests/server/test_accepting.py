@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kproxy.config_of_listeners import ListenerConfig
-from kproxy.counters import Counters
-from kproxy.errors import CannotStart
+from kproxy.common.counters import Counters
+from kproxy.common.errors import CannotStart
+from kproxy.config.listeners import ListenerConfig
 from kproxy.security.tls import Tls
 from kproxy.server import accepting, served_listener
 from kproxy.server.accepting import TlsAcceptor

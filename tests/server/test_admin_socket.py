@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kproxy.admin_socket import NAME, server
 from kproxy.admin_socket.client import NotServing, asking
 from kproxy.admin_socket.server import Asked, Refused, admin_socket
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 
 
 async def count(asked: Asked) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a connection counts."""
 
-from kproxy.counters import Counters, Histogram
-from kproxy.errors import Code
+from kproxy.common.counters import Counters, Histogram
+from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.server.dispatch import error_in

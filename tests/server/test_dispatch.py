@@ -14,7 +14,7 @@ from kproxy.security.peer import Peer
 from kproxy.server import dispatch, large_requests
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.rules import OPEN
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.generator import Repeated, request

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.memory_budget import MemoryBudget
+from kproxy.common.memory_budget import MemoryBudget
 from kproxy.server.request_pipeline import Exclusive, Phase, PipelinedRequest, RequestPipeline
 from tests.server.play import Case, Play
 

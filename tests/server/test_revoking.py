@@ -4,11 +4,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.security.login import Identity
 from kproxy.server.listener import Server
 from kproxy.server.login_connection import LoginConnection
-from kproxy.virtual.security_rows import user_name
+from kproxy.virtual.rows.access import user_name
 
 SCRAM, OTHER = "SCRAM-SHA-256", "SCRAM-SHA-512"
 

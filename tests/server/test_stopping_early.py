@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.server.listener import Server
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topics import Topics

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.server.timeouts import ConnectionTimeouts
 
 CONFIG = Config(

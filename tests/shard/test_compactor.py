@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from kproxy.counters import Counters
-from kproxy.errors import Code
-from kproxy.handlers.produce_call import ProduceCall
+from kproxy.common.counters import Counters
+from kproxy.common.errors import Code
+from kproxy.handlers.produce.call import ProduceCall
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import SingleNode
@@ -31,10 +31,10 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.virtual import fold
-from kproxy.virtual.commands import ConfigureQueue, CreateQueue, Replace, Trim
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, Replace, Trim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import OneShard, Worker
 from tests.shard.test_shard import QUEUES, config, read, running

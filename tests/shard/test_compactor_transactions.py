@@ -19,10 +19,10 @@ from kproxy.shard import compaction_keys, compaction_plan, compactor
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands import Begin, ConfigureQueue, Marker, Trim
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.participant_fold import ParticipantFold
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Begin, ConfigureQueue, Marker, Trim
+from kproxy.virtual.folds.participants import ParticipantFold
+from kproxy.virtual.rows.kinds import RowKind
 from tests.shard.test_compactor import KEY, QUEUE, START_MS, Kept, Stage, _value, cut_short
 from tests.shard.test_shard import config, read, running
 from tests.wire import batch, record

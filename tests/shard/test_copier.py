@@ -13,7 +13,7 @@ from kproxy.shard import copier
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.state import State
 from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, put, read, running

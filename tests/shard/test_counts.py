@@ -5,10 +5,10 @@ from pathlib import Path
 import anyio
 import structlog.testing
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
-from kproxy.virtual.commands import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
 from kproxy.virtual.counts import COUNTS_KEY, Counts, counted, restored
 from kproxy.virtual.types import QueueId
 

@@ -19,8 +19,8 @@ from kproxy.log.local import LocalLog
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files, synced, tail
 from kproxy.store.segments import DamagedLog, Segments
-from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands import envelope as envelopes
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.types import ShardId
 from tests.fakes import DictKv
 from tests.shard.test_shard import QUEUES, config, create, put, running

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
 from tests.together import together

@@ -10,11 +10,11 @@ from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import tail
-from kproxy.virtual import envelope as envelopes
-from kproxy.virtual.commands import AimForward, Forward, Trim
-from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_rows import Position
+from kproxy.virtual.commands import envelope as envelopes
+from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
+from kproxy.virtual.commands.queues import AimForward, Forward, Trim
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import Position
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.commands import command
 from tests.shard.test_damage import _forged, laid_out, recovered

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.loop import pace
 from kproxy.shard.housekeeper import Housekeeper, sweep_commits
 from kproxy.shard.shard import Shard, open_local
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import DeleteOffsets
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import DeleteOffsets
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
 from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, put, running
 from tests.wire import batch

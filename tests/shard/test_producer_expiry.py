@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from kproxy.counters import Counters
-from kproxy.errors import Code, KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import Code, KafkaError
 from kproxy.shard.producer_expiry import ProducerExpiry
-from kproxy.virtual import producers, rows, snapshot
-from kproxy.virtual.commands import Begin, CreateQueue, ForgetProducers, Later
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual import producers, snapshot
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Begin, CreateQueue, ForgetProducers, Later
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import PRODUCERS_INLINE, remembered
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Partition
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.snapshot import Anchors
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.queue_settings import LOOK_AGAIN_MS
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import queues as rows
 from tests.commands import command
 from tests.shard.test_shard import QUEUES, config, create, running
 from tests.wire import batch

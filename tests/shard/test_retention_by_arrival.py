@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import structlog
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import ARRIVAL_FROM, Level
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows.kinds import RowKind
 from tests.commands import command
 from tests.groups.test_offset_expiry import Stage, retain, start
 from tests.handlers.test_handlers import Client

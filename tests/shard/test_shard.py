@@ -10,16 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.group_rows import group_due_key, group_key
+from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.groups import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.wire import batch

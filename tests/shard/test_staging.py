@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kproxy.config import load
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
+from kproxy.config.server import load
 from kproxy.shard import staging
 from kproxy.shard.shard import Shard, open_local
 from kproxy.shard.staging import Staging

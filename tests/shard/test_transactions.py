@@ -16,13 +16,14 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store.segments import DamagedLog
-from kproxy.virtual import rows, transaction_rows
-from kproxy.virtual.commands import Begin, Marker, Trim
-from kproxy.virtual.envelope import COPY_BYTES, Envelope, Kind
+from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
+from kproxy.virtual.commands.queues import Begin, Marker, Trim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Partition
-from kproxy.virtual.transaction_rows import ABORTED
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.types import PartitionKey
 from tests.commands import command
 from tests.shard.test_copier import turns_of

@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from kproxy.config import load
+from kproxy.config.server import load
 from kproxy.shard.shard import open_local
 from kproxy.shard.verification import Verification
 from kproxy.store import synced
-from kproxy.virtual import counts, rows
-from kproxy.virtual.commands import (
+from kproxy.virtual import counts
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
     CommitOffsets,
     CreateQueue,
     Trim,
 )
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, WAITING_BATCHES
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import OffsetCommit
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.virtual.delay_cases import later, waiting
 from tests.wire import batch

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
@@ -24,8 +24,8 @@ from kproxy.security.quotas import NO_LIMIT
 from kproxy.shard.copier import copy_of
 from kproxy.shares import dead_letter_batches, dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
-from kproxy.virtual import share_rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     AimForward,
     ChangeShares,
     Claim,
@@ -36,9 +36,7 @@ from kproxy.virtual.commands import (
     SetShares,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     Cause,
@@ -47,7 +45,9 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import FORWARD_TARGETS, RecordState, state_byte
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import FORWARD_TARGETS, RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
 from tests.harness import until

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from tests.handlers.test_handlers import Client
 from tests.shares.test_polls import ACCEPT, RELEASE, Member, a_queue, set_group

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace
-from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.rows.shares import RecordState, state_byte
 from tests.handlers.test_handlers import Client
 from tests.shares.test_polls import ACCEPT, REJECT, RELEASE, RENEW, Member, a_queue, row, share_of
 

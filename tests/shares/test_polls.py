@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
@@ -16,9 +16,9 @@ from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.shares import poll
 from kproxy.shares.sessions import FINAL_EPOCH, PER_CONNECTION_MAX
-from kproxy.virtual import share_rows
-from kproxy.virtual.share_commands import EARLIEST, SetShares, ShareAction, ShareChange
-from kproxy.virtual.share_rows import SHARE_PARTITIONS
+from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import NextRequestSignal
 from tests.fakes import refused_append

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kproxy.shares.share_partitions import Change, _portions
-from kproxy.virtual.share_commands import Run
+from kproxy.virtual.commands.shares import Run
 
 NOBODY: Any = None
 

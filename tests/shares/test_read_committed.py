@@ -7,8 +7,8 @@ import pytest
 
 from kproxy.protocol.batch import HEADER_BYTES
 from kproxy.shares import share_partition
-from kproxy.virtual import rows
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
 from tests.shares.test_polls import ACCEPT, Member, a_queue, initialise, row, set_group

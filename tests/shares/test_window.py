@@ -4,8 +4,8 @@ from math import inf
 
 from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
-from kproxy.virtual.share_commands import Cause, Run
-from kproxy.virtual.share_rows import RecordState, state_byte
+from kproxy.virtual.commands.shares import Cause, Run
+from kproxy.virtual.rows.shares import RecordState, state_byte
 
 LIMITS = Limits(deliveries_max=2, window_max=100, records_max=100)
 BATCH = 0, 0, 0, 100

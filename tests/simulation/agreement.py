@@ -6,11 +6,12 @@ from typing import Any
 from kproxy.cluster.catalogue_cache import CatalogueCache
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows, rows
 from kproxy.virtual.counts import counted
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 from tests.simulation.cluster import World

@@ -7,14 +7,15 @@ from contextlib import suppress
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual import group_rows, rows
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.simulation.cluster import World

@@ -14,7 +14,7 @@ import anyio
 from kproxy.log.base import Ticket
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from tests.simulation.conditions import Conditions
 from tests.simulation.folded import Folded

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import Code
+from kproxy.common.counters import Counters
+from kproxy.common.errors import Code
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue, QueueIds
@@ -28,13 +28,9 @@ from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.protocol.varint import read_varlong
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.shares.dead_letters import DeadLetters
-from kproxy.virtual.commands import AssignPartitions, ChangeShares, Claim, SetShares, Trim
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Queue
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import AssignPartitions, ChangeShares, Claim, SetShares, Trim
+from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     Cause,
@@ -43,7 +39,11 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import DEAD_LETTERS, RecordState, state_byte
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.rows.shares import DEAD_LETTERS, RecordState, state_byte
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation import virtual_time

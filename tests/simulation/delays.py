@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from kproxy.config import Config
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
 from kproxy.delays.looker import Looker, Means
 from kproxy.delays.splitting import Split, split
-from kproxy.errors import Code, KafkaError
-from kproxy.handlers import delaying
+from kproxy.handlers.produce import delaying
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
-from kproxy.virtual import delay_rows
-from kproxy.virtual.commands import Claim, CreateQueue, DeleteQueue, Due, Later
-from kproxy.virtual.delay_rows import WAITING_BATCHES
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Claim, CreateQueue, DeleteQueue, Due, Later
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows.delays import WAITING_BATCHES
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation.twice import fold_twice

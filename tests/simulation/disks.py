@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.threads import Stop
 from tests.simulation.cluster import DELAYS, World
 

@@ -1,13 +1,13 @@
 """What a shard's log comes to: the fold of all of it from its first record on, by itself."""
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import decode_partition
+from kproxy.virtual.rows.queues import decode_partition
+from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import TransactionCommit
-from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey, ShardId
 from tests.fakes import DictKv
 

@@ -13,17 +13,18 @@ from kproxy.cluster.catalogue_cache import Tombstone
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.shard_owner import ShardOwner
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.log.shared import SharedLog
 from kproxy.shard.shard import Shard
 from kproxy.upstream.rows_writer import NotPublished
-from kproxy.virtual import producers, rows, state
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_fold import GroupFold
+from kproxy.virtual import producers, state
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.folds.groups import GroupFold
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES
-from kproxy.virtual.rows import Batch
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
+from kproxy.virtual.rows.producers import BatchMetadata
+from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
 from tests.simulation.cluster import SimLink

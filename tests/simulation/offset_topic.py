@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kproxy.upstream.rows_writer import NotPublished
-from kproxy.virtual import rows
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.snapshot import AS_OF_KEY, decode, decode_as_of, encode_as_of
 from tests.simulation.folded import Folded, differing, of_kinds, of_the_living
 

@@ -7,10 +7,10 @@ from wherever it began, and nothing else is taken from it. Nobody here commits a
 from dataclasses import dataclass, field
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.group_rows import decode_change
-from kproxy.virtual.offset_commands import CommitOffsets, DeleteOffsets
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows.groups import decode_change
 from tests.commands import values_of
 
 _Key = tuple[bytes, int]

@@ -43,7 +43,7 @@ class Producer:
         return self._pending
 
     def sent_before(self, shard: Shard) -> int | None:
-        """Where it lies already, as `handlers.produce_call` finds in what is applied."""
+        """Where it lies already, as `handlers.produce.call` finds in what is applied."""
         assert self._pending is not None
         row = shard.state.partition(self._key)
         if row is None:

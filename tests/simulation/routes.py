@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from kproxy.config import Config
-from kproxy.counters import Counters
+from kproxy.common.counters import Counters
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue, QueueIds
@@ -25,7 +25,8 @@ from kproxy.protocol.batch import control_batch, read_header
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes.passages import Passages
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     Begin,
     ConfigureQueue,
     CreateQueue,
@@ -34,13 +35,12 @@ from kproxy.virtual.commands import (
     Marker,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.route_fold import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
-from kproxy.virtual.route_rows import ROUTES, decode_route
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_rows import tag_of
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.routes import ROUTES, decode_route
+from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation.dead_letters import SHARDS, DeadWorld, Life, Queues, SimShard, monotonic

@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from kproxy.counters import Counters
-from kproxy.errors import Code, KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shard.watchers import Watchers
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
-from kproxy.virtual.commands import Claim
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Claim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation.shares_truth import GROUPS, Truth

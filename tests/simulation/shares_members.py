@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop import pace
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch
@@ -16,7 +16,8 @@ from kproxy.shares.acknowledging import Acknowledging, Said
 from kproxy.shares.poll import ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.window import ACCEPT, GAP, REJECT, RELEASE, RENEW
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     Begin,
     Compact,
     CreateQueue,
@@ -25,9 +26,8 @@ from kproxy.virtual.commands import (
     SetShares,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.share_commands import EARLIEST, LATEST, ShareAction, ShareChange
-from kproxy.virtual.transaction_rows import tag_of
+from kproxy.virtual.commands.shares import EARLIEST, LATEST, ShareAction, ShareChange
+from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation import virtual_time
 from tests.simulation.shares import Gone, Worker, World

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
 from kproxy.shares import poll
 from kproxy.shares.acknowledging import Acknowledging
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Change, SharePartitions
 from kproxy.shares.window import RELEASE, RENEW, BeyondEnd, InvalidState, Pending, Window
-from kproxy.virtual import rows, share_fold
-from kproxy.virtual.rows import Term
-from kproxy.virtual.share_fold import ShareFold
-from kproxy.virtual.share_fold import _Window as FoldWindow
-from kproxy.virtual.share_rows import COUNT_SHIFT, TERMINAL
+from kproxy.virtual.folds import shares as share_fold
+from kproxy.virtual.folds.shares import ShareFold
+from kproxy.virtual.folds.shares import _Window as FoldWindow
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.queues import Term
+from kproxy.virtual.rows.shares import COUNT_SHIFT, TERMINAL
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kproxy.metadata.group_settings import GroupSettings
-from kproxy.virtual import share_rows
-from kproxy.virtual.commands import ChangeShares, Compact
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import ChangeShares, Compact
+from kproxy.virtual.commands.shares import Cause
+from kproxy.virtual.folds.shares import stands
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import Cause
-from kproxy.virtual.share_fold import stands
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import (
     COUNT_SHIFT,
     DEAD_LETTERS,
     SHARE_PARTITIONS,

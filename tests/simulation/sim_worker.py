@@ -16,20 +16,20 @@ from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.cluster.services import ShardServices
-from kproxy.config import Config
-from kproxy.counters import Counters
-from kproxy.errors import KafkaError
+from kproxy.common.counters import Counters
+from kproxy.common.errors import KafkaError
+from kproxy.common.progress import Progress
+from kproxy.config.server import Config
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import Clock
 from kproxy.metadata.cluster_view import SingleNode
 from kproxy.metadata.levels import Level
-from kproxy.progress import Progress
 from kproxy.protocol.responses import Broker
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.rows import TERM_KEY, Queue, decode_term
+from kproxy.virtual.rows.queues import TERM_KEY, Queue, decode_term
 from kproxy.worker.worker import Worker
 from tests.simulation import virtual_time
 from tests.simulation.cluster import SimLink, World

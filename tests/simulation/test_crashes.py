@@ -12,20 +12,21 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.protocol.batch import read_header
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
-from kproxy.virtual import producers, rows
-from kproxy.virtual.commands import ForgetProducers
+from kproxy.virtual import producers
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import ForgetProducers
 from kproxy.virtual.counts import counted
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.producer_rows import producer_id_of, used_ms_of, with_time
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import partition_of
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.producers import producer_id_of, used_ms_of, with_time
+from kproxy.virtual.rows.queues import partition_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.commands import command
 from tests.simulation.seeds import named, seeds

@@ -12,13 +12,13 @@ from kproxy.shares import dead_letter_batches, dead_letter_sender
 from kproxy.shares.dead_letter_batches import plan
 from kproxy.shares.dead_letter_sender import Sender, _advance, _Stream
 from kproxy.shares.dead_letter_targets import Target
-from kproxy.virtual.commands import Forward, SettleForward
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Forward, SettleForward
+from kproxy.virtual.commands.shares import DEAD_LETTERS
+from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.share_commands import DEAD_LETTERS
-from kproxy.virtual.share_fold import ShareFold
-from kproxy.virtual.share_rows import FORWARDED
+from kproxy.virtual.rows.shares import FORWARDED
 from tests.simulation import virtual_time
 from tests.simulation.dead_letters import SHARDS, DeadWorld
 from tests.simulation.seeds import named, seeds
@@ -80,7 +80,7 @@ def _only_the_last_position_is_looked_at(patch: pytest.MonkeyPatch) -> None:
             asked = decode(envelope)
             return asked._replace(first=asked.last)
 
-    patch.setattr("kproxy.virtual.share_fold.Forward", ByLast)
+    patch.setattr("kproxy.virtual.folds.shares.Forward", ByLast)
 
 
 def _settled_before_it_landed(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from kproxy.delays import delays as delays_module
 from kproxy.delays import delivery, looker, splitting
-from kproxy.virtual import delay_fold, producers
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, waiting_range
+from kproxy.virtual import producers
+from kproxy.virtual.folds import delays as delay_fold
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, waiting_range
 from tests.simulation.delays import World
 from tests.simulation.seeds import named, seeds
 

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.virtual.commands import CreateQueue
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.types import QueueId
 from tests.simulation import virtual_time

@@ -11,28 +11,31 @@ from typing import Any
 
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.common.errors import Code
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.metadata.levels import Level
 from kproxy.protocol.batch import read_header
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import group_rows, producer_rows, rows, snapshot
+from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
-from kproxy.virtual.carried import ALONE, SEVERAL
-from kproxy.virtual.commands import Compact, ForgetProducers
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.queues import Compact, ForgetProducers
+from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.counts import counted
-from kproxy.virtual.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.fold import Fold
+from kproxy.virtual.folds.carried import ALONE, SEVERAL
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
-from kproxy.virtual.rows import Compaction
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows import producers as producer_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.queues import Compaction
+from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
 from kproxy.virtual.state import State
-from kproxy.virtual.traits import TRAITS
-from kproxy.virtual.transaction_rows import ABORTED
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv

@@ -10,13 +10,16 @@ import pytest
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.shard import copier
 from kproxy.shard.copier import Live
-from kproxy.virtual import delay_fold, delay_rows, rows, snapshot
+from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
-from kproxy.virtual.commands import Claim
-from kproxy.virtual.delay_rows import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
-from kproxy.virtual.rows import HIDDEN
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.folds import delays as delay_fold
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.queues import HIDDEN
 from kproxy.virtual.schema import decode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey

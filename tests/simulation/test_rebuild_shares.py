@@ -9,10 +9,11 @@ import pytest
 
 from kproxy.protocol.batch import read_header
 from kproxy.shard.copier import Live
-from kproxy.virtual import group_rows, share_commands, snapshot
+from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
-from kproxy.virtual.carried import carried
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands import shares as share_commands
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     AimForward,
     ChangeShares,
     ConfigureGroup,
@@ -21,9 +22,7 @@ from kproxy.virtual.commands import (
     SetShares,
     SettleForward,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     Cause,
@@ -33,8 +32,11 @@ from kproxy.virtual.share_commands import (
     ShareRuns,
     batch_of,
 )
-from kproxy.virtual.share_fold import ShareFold
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.folds.shares import ShareFold
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.shares import (
     DEAD_LETTERS,
     FORWARD_TARGETS,
     SHARE_PARTITIONS,

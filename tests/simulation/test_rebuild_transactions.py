@@ -14,14 +14,15 @@ import pytest
 
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
-from kproxy.virtual import group_fold, rows, snapshot, transaction_fold, transaction_rows
+from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
-from kproxy.virtual.carried import carried
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
     Begin,
     Complete,
     End,
@@ -31,13 +32,14 @@ from kproxy.virtual.commands import (
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import OffsetCommit
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
-from kproxy.virtual.snapshot import Reindex
-from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import EndCause
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.commands.transactions import EndCause
+from kproxy.virtual.folds import groups as group_fold
+from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.transactions import (
     OPEN_GROUPS,
     OPEN_TRANSACTIONS,
     TRANSACTIONAL_PRODUCERS,
@@ -47,6 +49,8 @@ from kproxy.virtual.transaction_rows import (
     Transaction,
     TransactionState,
 )
+from kproxy.virtual.snapshot import Reindex
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.simulation.seeds import named, seeds
@@ -360,7 +364,7 @@ def _markers_are_not_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_of_a_marker_is_copied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("kproxy.virtual.carried.CONTROL_BATCH_BYTES", 200)
+    patch.setattr("kproxy.virtual.folds.carried.CONTROL_BATCH_BYTES", 200)
 
 
 def _markers_are_not_counted(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.log.sequencer import Applied, Sequencer
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard

@@ -24,9 +24,9 @@ from kproxy.log import shared
 from kproxy.loop import pace
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
-from kproxy.virtual import transaction_fold
+from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.rows.transactions import EPOCH_LAST, Transaction
 from kproxy.virtual.snapshot import RowCapture
-from kproxy.virtual.transaction_rows import EPOCH_LAST, Transaction
 from tests.limits import make_tiny
 from tests.simulation import virtual_time
 from tests.simulation.cluster import World

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import control_batch, read_header
-from kproxy.virtual import transaction_rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     Begin,
     Complete,
     CreateQueue,
@@ -30,14 +30,13 @@ from kproxy.virtual.commands import (
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.transactions import NAMED_MAX, EndCause
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import NAMED_MAX, EndCause
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     OPEN_GROUPS,
     OPEN_TRANSACTIONS,
@@ -48,6 +47,7 @@ from kproxy.virtual.transaction_rows import (
     Transaction,
     TransactionState,
 )
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv, MemoryShard
 from tests.virtual.transaction_model import Model

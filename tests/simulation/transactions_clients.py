@@ -12,16 +12,23 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import NEWEST
-from kproxy.virtual import group_fold, transaction_fold
-from kproxy.virtual.commands import CommitOffsets, DeleteGroup, DeleteOffsets, DeleteQueue, Trim
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteQueue,
+    Trim,
+)
+from kproxy.virtual.commands.transactions import End, EndCause, TransactionCommit
+from kproxy.virtual.folds import groups as group_fold
+from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.transaction_commands import End, EndCause, TransactionCommit
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows.transactions import (
     OPEN_TRANSACTIONS,
     TRANSACTIONS,
     Participant,

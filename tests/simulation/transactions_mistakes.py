@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.virtual import producers
-from kproxy.virtual.group_fold import GroupFold
-from kproxy.virtual.open_firsts import OpenFirsts
-from kproxy.virtual.participant_fold import ParticipantFold
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.transactions import Complete
+from kproxy.virtual.folds.groups import GroupFold
+from kproxy.virtual.folds.open_firsts import OpenFirsts
+from kproxy.virtual.folds.participants import ParticipantFold
+from kproxy.virtual.folds.transactions import TransactionFold
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import NO_NUMBER
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import Complete
-from kproxy.virtual.transaction_fold import TransactionFold
-from kproxy.virtual.transaction_rows import NO_NUMBER
 from tests.simulation.transactions import Mistakes
 
 Mistake = Callable[[pytest.MonkeyPatch], Mistakes]

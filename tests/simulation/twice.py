@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.state import State

@@ -15,17 +15,19 @@ from typing import Any
 
 import anyio
 
-from kproxy.errors import Code
-from kproxy.handlers import produce, transaction_offsets, transactions
+from kproxy.common.errors import Code
+from kproxy.handlers.produce import produce
+from kproxy.handlers.transactions import offsets as transaction_offsets
+from kproxy.handlers.transactions import transactions
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import RequestHeader, decode_response
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.shard.appends import outcomes_of
-from kproxy.virtual import transaction_rows
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.transactions import (
     OPEN_TRANSACTIONS,
     TRANSACTIONS,
     Participant,

@@ -6,18 +6,19 @@ from typing import Any, cast
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.handlers import enlisting, transactions
+from kproxy.common.errors import Code
+from kproxy.handlers.common import enlisting
+from kproxy.handlers.transactions import transactions
 from kproxy.log.base import Ticket
 from kproxy.shard.shard import Shard
 from kproxy.transactions import coordinator, coordinators
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual import state
-from kproxy.virtual.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.transactions import End, EndCause
+from kproxy.virtual.folds.transactions import TransactionFold
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES
-from kproxy.virtual.transaction_commands import End, EndCause
-from kproxy.virtual.transaction_fold import TransactionFold
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
 from tests.simulation.mistakes import rare
 
 

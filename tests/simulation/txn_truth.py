@@ -7,10 +7,11 @@ from enum import Enum, auto
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
-from kproxy.virtual import rows, transaction_rows
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_rows import TRANSACTIONS, TRANSACTIONS_DUE
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import TRANSACTIONS, TRANSACTIONS_DUE
 from kproxy.virtual.types import PartitionKey
 from tests.simulation.cluster import World
 

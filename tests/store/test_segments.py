@@ -6,7 +6,7 @@ import pytest
 from kproxy.store import files
 from kproxy.store import segments as segments_module
 from kproxy.store.segments import LogFailed, Segments
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
 
 QUEUE = QueueId(b"q" * 16)

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kproxy import cli
-from kproxy.printable import printable
+from kproxy.common.printable import printable
 from kproxy.tools import commands
 from kproxy.tools.views import GroupDescription, GroupLine, PartitionLine
 

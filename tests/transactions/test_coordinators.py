@@ -8,18 +8,19 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.protocol.batch import read_header
 from kproxy.transactions.coordinators import TransactionCoordinators
-from kproxy.virtual import rows, transaction_rows
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.transactions import Begin, Complete, End, Enlist, InitProducer
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_commands import Begin, Complete, End, Enlist, InitProducer
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import (
     TRANSACTIONS,
     Participant,
     Transaction,

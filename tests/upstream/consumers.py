@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from kproxy.virtual.envelope import Envelope, Kind, record_key
+from kproxy.virtual.commands.envelope import Envelope, Kind, record_key
 
 
 class Message:

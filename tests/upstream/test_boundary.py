@@ -17,8 +17,8 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
-from kproxy.config import Config
-from kproxy.errors import CannotStart, Code, KafkaError
+from kproxy.common.errors import CannotStart, Code, KafkaError
+from kproxy.config.server import Config
 from kproxy.loop.threads import Stop
 from kproxy.metadata.levels import NEWEST, Level
 from kproxy.upstream import (
@@ -39,7 +39,7 @@ from kproxy.upstream.read_topic import read_to_end
 from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import Topics
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from tests.upstream.consumers import FakeConsumer
 from tests.upstream.test_topics import BYTES, UPSTREAM, Cluster, done
 

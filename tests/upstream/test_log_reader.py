@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from kproxy.upstream import log_reader
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.settings import Connectivity, Upstream
-from kproxy.virtual.envelope import Kind
+from kproxy.virtual.commands.envelope import Kind
 from tests.harness import until
 from tests.upstream.consumers import FakeConsumer, Message
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError as UpstreamError
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.loop.threads import Stop, Stopped
 from kproxy.upstream import read_topic
 from kproxy.upstream.read_topic import read_to_end

@@ -9,7 +9,7 @@ from anyio import to_thread
 from confluent_kafka import KafkaError as UpstreamError
 from confluent_kafka import KafkaException, TopicPartition
 
-from kproxy.errors import KafkaError
+from kproxy.common.errors import KafkaError
 from kproxy.store.rocks import RowsFailed
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream

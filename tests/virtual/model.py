@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from tests.commands import values_of
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     AssignPartitions,
     Claim,
     ConfigureQueue,
@@ -16,10 +17,9 @@ from kproxy.virtual.commands import (
     QueueReady,
     Ship,
 )
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.routes import Target
+from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.route_commands import Target
-from kproxy.virtual.route_fold import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.wire import batch
 

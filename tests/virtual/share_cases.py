@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     AimForward,
     ChangeShares,
     Claim,
@@ -14,8 +15,7 @@ from kproxy.virtual.commands import (
     SetShares,
     SettleForward,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     EARLIEST,
     LATEST,
@@ -26,7 +26,7 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import Position, RecordState, state_byte
+from kproxy.virtual.rows.shares import Position, RecordState, state_byte
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.wire import batch
 

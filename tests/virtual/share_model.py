@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from kproxy.errors import Code
-from kproxy.virtual.share_commands import EARLIEST, LATEST, Run, ShareAction, ShareChange
-from kproxy.virtual.share_rows import COUNT_SHIFT, STATE_BITS, RecordState
+from kproxy.common.errors import Code
+from kproxy.virtual.commands.shares import EARLIEST, LATEST, Run, ShareAction, ShareChange
+from kproxy.virtual.rows.shares import COUNT_SHIFT, STATE_BITS, RecordState
 from kproxy.virtual.types import PartitionKey
 
 _DONE = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)

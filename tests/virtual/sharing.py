@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from kproxy.errors import Code
-from kproxy.virtual import share_rows
-from kproxy.virtual.commands import (
+from kproxy.common.errors import Code
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     ChangeShares,
     CreateQueue,
     DeleteQueue,
@@ -12,10 +12,7 @@ from kproxy.virtual.commands import (
     SetShares,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.shares import (
     EARLIEST,
     LATEST,
     OWED,
@@ -25,7 +22,10 @@ from kproxy.virtual.share_commands import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import (
     DEAD_LETTERS,
     NOWHERE,
     SHARE_PARTITIONS,

@@ -9,7 +9,10 @@ from kproxy.log.disk_space import ALL
 from kproxy.log.weight import TURN, weight
 from kproxy.loop.steps import at_once
 from kproxy.protocol.batch import control_batch, read_header
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind, decode
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
     AllocateProducerId,
     AssignPartitions,
     Begin,
@@ -39,14 +42,11 @@ from kproxy.virtual.commands import (
     TransactionCommit,
     Trim,
 )
-from kproxy.virtual.envelope import COPIED, Envelope, Kind, decode
-from kproxy.virtual.offset_commands import OffsetCommit
-from kproxy.virtual.row_kinds import PUBLISHED_BYTES, RowKind
-from kproxy.virtual.rows import Compaction
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
-from kproxy.virtual.transaction_commands import EndCause
-from kproxy.virtual.transaction_rows import Participant, tag_of
+from kproxy.virtual.commands.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
+from kproxy.virtual.commands.transactions import EndCause
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.queues import Compaction
+from kproxy.virtual.rows.transactions import Participant, tag_of
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
 from tests.virtual import delay_cases, route_cases, share_cases

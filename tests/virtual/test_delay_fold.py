@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header, stamped
-from kproxy.virtual import delay_rows, rows
-from kproxy.virtual.commands import Claim, CreateQueue, DeleteQueue, GrowQueue
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import Claim, CreateQueue, DeleteQueue, GrowQueue
 from kproxy.virtual.counts import counted
-from kproxy.virtual.delay_rows import (
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import (
     DELAY_ENTRIES,
     DELAYS_DUE,
     NOTHING,
@@ -18,9 +21,7 @@ from kproxy.virtual.delay_rows import (
     hidden,
     waiting_in,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.schema import decode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproxy.errors import Code
-from kproxy.virtual import producer_rows, producers, rows
-from kproxy.virtual.envelope import COPIED, NO_QUEUE, Envelope, Kind
+from kproxy.common.errors import Code
+from kproxy.virtual import producers
+from kproxy.virtual.commands.envelope import COPIED, NO_QUEUE, Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import producers as producer_rows
+from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kproxy.config import Config
-from kproxy.errors import Code
+from kproxy.common.errors import Code
+from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import rows
-from kproxy.virtual.commands import AimForward, Compact, Forward, SettleForward
+from kproxy.virtual.commands.queues import AimForward, Compact, Forward, SettleForward
+from kproxy.virtual.commands.shares import DEAD_LETTERS
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import DEAD_LETTERS
-from kproxy.virtual.share_rows import FORWARD_TARGETS, FORWARDED, Position
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import FORWARD_TARGETS, FORWARDED, Position
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.virtual.sharing import ARCHIVED, OWED, Cause, ShareAction, Sharing, run
 from tests.wire import batch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kproxy.virtual.group_config_commands import ConfigureGroup
-from kproxy.virtual.group_config_rows import (
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.rows.group_settings import (
     GroupConfigs,
     configs_in,
     decode_group_configs,

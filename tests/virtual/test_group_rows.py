@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy.virtual import group_rows
-from kproxy.virtual.envelope import Kind, decode
-from kproxy.virtual.group_rows import Row, Rows
+from kproxy.virtual.commands.envelope import Kind, decode
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.groups import Row, Rows
 from tests.commands import command
 
 # A member's row of a consumer group and of a classic one, byte for byte as level 1 has them.

@@ -14,26 +14,23 @@ from types import ModuleType
 import pytest
 
 from kproxy import virtual
-from kproxy.config import Config
+from kproxy.config.server import Config
 from kproxy.delays import delivery
 from kproxy.metadata import group_settings, routing
 from kproxy.protocol.batch import HEADER
 from kproxy.protocol.guard import TEXT_BYTES_MAX
-from kproxy.virtual import (
-    delay_commands,
-    partitioner,
-    producer_rows,
-    route_commands,
-    rows,
-    schema,
-    share_commands,
-    transaction_commands,
-    transaction_fold,
-)
-from kproxy.virtual.envelope import FORM, Kind
-from kproxy.virtual.route_rows import EPOCHS_MAX, PARTS_MAX
-from kproxy.virtual.share_rows import COUNT_MAX
-from kproxy.virtual.transaction_rows import EPOCH_MAX
+from kproxy.virtual import partitioner, schema
+from kproxy.virtual.commands import delays as delay_commands
+from kproxy.virtual.commands import routes as route_commands
+from kproxy.virtual.commands import shares as share_commands
+from kproxy.virtual.commands import transactions as transaction_commands
+from kproxy.virtual.commands.envelope import FORM, Kind
+from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.rows import producers as producer_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.routes import EPOCHS_MAX, PARTS_MAX
+from kproxy.virtual.rows.shares import COUNT_MAX
+from kproxy.virtual.rows.transactions import EPOCH_MAX
 
 MOST = {"b": 0x7F, "B": 0xFF, "h": 0x7FFF, "H": 0xFFFF, "i": 0x7FFF_FFFF, "I": 0xFFFF_FFFF}
 FEW = 16
@@ -55,115 +52,115 @@ ROWS = 0xFFFF_FFFF
 """As many rows of a shard as nobody has: some 50 bytes each."""
 WINDOW = 1 << 24
 LIMITS = {
-    "commands._REMOVED": [rows.GENERATION_MAX],
-    "delay_commands._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
-    "delay_commands._DUE": [
+    "commands.queues._REMOVED": [rows.GENERATION_MAX],
+    "commands.delays._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
+    "commands.delays._DUE": [
         WIRE32, FEW, delivery.BATCHES_AT_ONCE, delay_commands.BATCHES_MAX,
         delay_commands.BATCHES_MAX,
     ],
-    "delay_commands._LENGTH": [WIRE32],
-    "delay_rows.WAITING_BATCHES": [INDEX],
-    "delay_rows.DELAYS": [INDEX],
-    "delay_rows.DELAYS_DUE": [INDEX],
-    "delay_rows.DELAY_ENTRIES": [INDEX],
-    "envelope.HEAD": [max(Kind), FORM, INDEX],
-    "envelope._CRC": [CRC],
-    "group_rows._FORM": [FEW, WIRE32],
-    "group_rows.member_prefix": [TEXT],
-    "offset_commands._LENGTH": [TEXT],
-    "offset_commands._COUNT": [WIRE32],
-    "offset_commands._PARTITION": [INDEX],
-    "offset_commands._EXPIRE": [WIRE32],
-    "offset_commands._EXPIRED": [INDEX],
-    "offset_commands._COMMIT": [WIRE32, WIRE32],
-    "offset_commands._OFFSET": [INDEX, WIRE32, WIRE32],
-    "producer_rows._PRODUCER": [WIRE16, producer_rows.BATCHES_REMEMBERED],
-    "producer_rows._TIME": [0x81],
-    "producer_rows._ID_AND_EPOCH": [WIRE16],
-    "producer_rows._SENT": [WIRE32, WIRE32],
-    "producer_rows._LAST_SEQUENCE": [WIRE32],
-    "producer_rows._EPOCH": [WIRE16],
-    "route_commands._CUT": [FEW, PARTS_MAX, route_commands.TARGETS_MAX],
-    "route_commands._SHIP": [
+    "commands.delays._LENGTH": [WIRE32],
+    "rows.delays.WAITING_BATCHES": [INDEX],
+    "rows.delays.DELAYS": [INDEX],
+    "rows.delays.DELAYS_DUE": [INDEX],
+    "rows.delays.DELAY_ENTRIES": [INDEX],
+    "commands.envelope.HEAD": [max(Kind), FORM, INDEX],
+    "commands.envelope._CRC": [CRC],
+    "rows.groups._FORM": [FEW, WIRE32],
+    "rows.groups.member_prefix": [TEXT],
+    "commands.offsets._LENGTH": [TEXT],
+    "commands.offsets._COUNT": [WIRE32],
+    "commands.offsets._PARTITION": [INDEX],
+    "commands.offsets._EXPIRE": [WIRE32],
+    "commands.offsets._EXPIRED": [INDEX],
+    "commands.offsets._COMMIT": [WIRE32, WIRE32],
+    "commands.offsets._OFFSET": [INDEX, WIRE32, WIRE32],
+    "rows.producers._PRODUCER": [WIRE16, producer_rows.BATCHES_REMEMBERED],
+    "rows.producers._TIME": [0x81],
+    "rows.producers._ID_AND_EPOCH": [WIRE16],
+    "rows.producers._SENT": [WIRE32, WIRE32],
+    "rows.producers._LAST_SEQUENCE": [WIRE32],
+    "rows.producers._EPOCH": [WIRE16],
+    "commands.routes._CUT": [FEW, PARTS_MAX, route_commands.TARGETS_MAX],
+    "commands.routes._SHIP": [
         WIRE32, FEW, PARTS_MAX, FEW, 4 * routing.CONFIGS_MAX,
         route_commands.TARGETS_MAX,
     ],
-    "route_commands._TARGET": [partitioner.NAME_LENGTH_MAX, 1 << 31 | WIRE32],
-    "route_commands._LANDED": [INDEX],
-    "route_commands._KEY": [TEXT + 100],  # a group, and what its FORWARDED row has before it
-    "route_rows._ROUTE": [FEW, PARTS_MAX, EPOCHS_MAX],
-    "route_rows._EPOCH": [WIRE32],
-    "route_rows.ROUTES": [INDEX],
-    "route_rows.LANDED": [INDEX],
-    "route_rows._DEFINITION": [FEW, WIRE32],
-    "route_rows.ends_with": [WIRE32],
-    "rows._QUEUE": [rows.HIDDEN, rows.HIDDEN],
-    "rows._PARTITION_KEY": [INDEX],
-    "rows._PRODUCER_KEY": [INDEX],
-    "rows._BATCH_KEY": [INDEX],
-    "rows._PARTITION": [0xF800 | 1100],
-    "rows._SPILLED": [rows.SPILLED_MAX],
-    "rows._SPILLED_BY_TIME": [rows.SPILLED_MAX_BY_TIME],
-    "rows._BATCH": [PLACE, WIRE32, WIRE32, rows.GENERATION_MAX + 1],
-    "rows._OFFSET": [WIRE32],
-    "rows._ORDERED_OFFSET": [WIRE32],
-    "rows._DUE": [rows.TOMBSTONE_INDEX],
-    "rows._ASSIGNMENT": [rows.HIDDEN],
-    "rows._TERM": [FEW],
-    "rows._STORED": [PLACE, WIRE32, WIRE32],
-    "rows._MORE": [delay_commands.BATCHES_MAX + 1],
-    "rows._WHOSE": [delay_commands.BATCHES_MAX + 1],
-    "rows.offset_key": [INDEX],
-    "rows.offset_prefix": [TEXT],
-    "rows.offset_by_queue_key": [INDEX],
-    "share_commands._HEAD": [FEW, TEXT, WIRE32],
-    "share_commands._SET": [INDEX, FEW],
-    "share_commands._SHARE": [INDEX, WIRE32, 0],
-    "share_commands._RUN": [WINDOW, WINDOW, 0xFF, share_commands.OWED | FEW],
-    "share_commands._PARTITION": [INDEX],
-    "share_commands._QUEUE": [rows.HIDDEN],
-    "share_commands._FORWARD": [FEW, FEW, INDEX, WINDOW, WINDOW, TEXT],
-    "share_commands._LENGTH": [TEXT],
-    "share_commands._PLACE": [WINDOW],
-    "share_rows.SHARE_PARTITIONS": [INDEX, WINDOW],
-    "share_rows.SHARE_STATES": [INDEX, TEXT],
-    "share_rows.DEAD_LETTERS": [WINDOW, INDEX, WINDOW, COUNT_MAX, FEW],
-    "share_rows.FORWARDED": [INDEX, FEW, INDEX, WINDOW],
-    "share_rows.FORWARD_TARGETS": [INDEX, INDEX],
-    "share_rows.SHARE_QUEUES": [TEXT],
-    "share_rows.encode_initialised": [rows.HIDDEN],
+    "commands.routes._TARGET": [partitioner.NAME_LENGTH_MAX, 1 << 31 | WIRE32],
+    "commands.routes._LANDED": [INDEX],
+    "commands.routes._KEY": [TEXT + 100],  # a group, and what its FORWARDED row has before it
+    "rows.routes._ROUTE": [FEW, PARTS_MAX, EPOCHS_MAX],
+    "rows.routes._EPOCH": [WIRE32],
+    "rows.routes.ROUTES": [INDEX],
+    "rows.routes.LANDINGS": [INDEX],
+    "rows.routes._DEFINITION": [FEW, WIRE32],
+    "rows.routes.ends_with": [WIRE32],
+    "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],
+    "rows.queues._PARTITION_KEY": [INDEX],
+    "rows.queues._PRODUCER_KEY": [INDEX],
+    "rows.queues._BATCH_KEY": [INDEX],
+    "rows.queues._PARTITION": [0xF800 | 1100],
+    "rows.queues._SPILLED": [rows.SPILLED_MAX],
+    "rows.queues._SPILLED_BY_TIME": [rows.SPILLED_MAX_BY_TIME],
+    "rows.queues._BATCH": [PLACE, WIRE32, WIRE32, rows.GENERATION_MAX + 1],
+    "rows.queues._OFFSET": [WIRE32],
+    "rows.queues._ORDERED_OFFSET": [WIRE32],
+    "rows.queues._DUE": [rows.TOMBSTONE_INDEX],
+    "rows.queues._ASSIGNMENT": [rows.HIDDEN],
+    "rows.queues._TERM": [FEW],
+    "rows.queues._STORED": [PLACE, WIRE32, WIRE32],
+    "rows.queues._MORE": [delay_commands.BATCHES_MAX + 1],
+    "rows.queues._WHOSE": [delay_commands.BATCHES_MAX + 1],
+    "rows.queues.offset_key": [INDEX],
+    "rows.queues.offset_prefix": [TEXT],
+    "rows.queues.offset_by_queue_key": [INDEX],
+    "commands.shares._HEAD": [FEW, TEXT, WIRE32],
+    "commands.shares._SET": [INDEX, FEW],
+    "commands.shares._SHARE": [INDEX, WIRE32, 0],
+    "commands.shares._RUN": [WINDOW, WINDOW, 0xFF, share_commands.OWED | FEW],
+    "commands.shares._PARTITION": [INDEX],
+    "commands.shares._QUEUE": [rows.HIDDEN],
+    "commands.shares._FORWARD": [FEW, FEW, INDEX, WINDOW, WINDOW, TEXT],
+    "commands.shares._LENGTH": [TEXT],
+    "commands.shares._PLACE": [WINDOW],
+    "rows.shares.SHARE_PARTITIONS": [INDEX, WINDOW],
+    "rows.shares.SHARE_STATES": [INDEX, TEXT],
+    "rows.shares.DEAD_LETTERS": [WINDOW, INDEX, WINDOW, COUNT_MAX, FEW],
+    "rows.shares.FORWARDED": [INDEX, FEW, INDEX, WINDOW],
+    "rows.shares.FORWARD_TARGETS": [INDEX, INDEX],
+    "rows.shares.SHARE_QUEUES": [TEXT],
+    "rows.shares.encode_initialised": [rows.HIDDEN],
     "snapshot._AS_OF": [FEW],
-    "transaction_commands._LENGTH": [TEXT],
-    "transaction_commands._INIT": [WIRE32, WIRE16],
-    "transaction_commands._PRODUCER": [WIRE16, VERSION],
-    "transaction_commands._BEGIN": [WIRE16, VERSION, ALL, ALL],
-    "transaction_commands._END": [WIRE16, VERSION, FEW],
-    "transaction_commands._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
-    "transaction_commands._PARTITION": [INDEX],
-    "transaction_commands._ENLISTED": [SHARDS, 1 + TEXT],
-    "transaction_commands._COMMIT": [WIRE16, WIRE32, WIRE32],
-    "transaction_commands._OFFSET": [INDEX, WIRE32, WIRE32],
-    "transaction_rows.Participant": [INDEX],
-    "transaction_rows.TRANSACTIONS": [
+    "commands.transactions._LENGTH": [TEXT],
+    "commands.transactions._INIT": [WIRE32, WIRE16],
+    "commands.transactions._PRODUCER": [WIRE16, VERSION],
+    "commands.transactions._BEGIN": [WIRE16, VERSION, ALL, ALL],
+    "commands.transactions._END": [WIRE16, VERSION, FEW],
+    "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
+    "commands.transactions._PARTITION": [INDEX],
+    "commands.transactions._ENLISTED": [SHARDS, 1 + TEXT],
+    "commands.transactions._COMMIT": [WIRE16, WIRE32, WIRE32],
+    "commands.transactions._OFFSET": [INDEX, WIRE32, WIRE32],
+    "rows.transactions.Participant": [INDEX],
+    "rows.transactions.TRANSACTIONS": [
         EPOCH, EPOCH, WIRE32, FEW, VERSION, EPOCH, EPOCH, transaction_fold.PARTICIPANTS_MAX,
     ],
-    "transaction_rows.PARTICIPANTS": [SHARDS],
-    "transaction_rows.TRANSACTIONAL_PRODUCERS": [EPOCH],
-    "transaction_rows.OPEN_TRANSACTIONS": [INDEX, VERSION, EPOCH],
-    "transaction_rows.OPEN_FIRSTS": [INDEX],
-    "transaction_rows.ABORTED": [INDEX],
-    "transaction_rows.OPEN_GROUPS": [TEXT, VERSION, EPOCH, ROWS],
-    "transaction_rows.PENDING_OFFSETS": [TEXT, INDEX, 1],
-    "transaction_rows.PENDING_BY_PARTITION": [TEXT, INDEX],
+    "rows.transactions.PARTICIPANTS": [SHARDS],
+    "rows.transactions.TRANSACTIONAL_PRODUCERS": [EPOCH],
+    "rows.transactions.OPEN_TRANSACTIONS": [INDEX, VERSION, EPOCH],
+    "rows.transactions.OPEN_FIRSTS": [INDEX],
+    "rows.transactions.ABORTED": [INDEX],
+    "rows.transactions.OPEN_GROUPS": [TEXT, VERSION, EPOCH, ROWS],
+    "rows.transactions.PENDING_OFFSETS": [TEXT, INDEX, 1],
+    "rows.transactions.PENDING_BY_PARTITION": [TEXT, INDEX],
 }  # fmt: skip
 """What may be written into each narrow field, at most, in the order of its format."""
 
 
 def narrow_fields() -> Iterator[tuple[str, list[int]]]:
     """(where, what each narrow field has room for) of all that is packed in `kproxy.virtual`."""
-    for module in pkgutil.iter_modules(virtual.__path__):
-        made = import_module(f"kproxy.virtual.{module.name}")
-        yield from _of_schemas(module.name, made)
+    for module in pkgutil.walk_packages(virtual.__path__, "kproxy.virtual."):
+        made, name = import_module(module.name), module.name.removeprefix("kproxy.virtual.")
+        yield from _of_schemas(name, made)
         if made is schema:
             continue
         tree = ast.parse(inspect.getsource(made))
@@ -183,7 +180,7 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
             found = [MOST[code] for text in formats for code in str(text) if code in MOST]
             found += [(1 << 8 * int(size)) - 1 for size in numbers if int(size) < 8]  # type: ignore[arg-type]
             if found:
-                yield f"{module.name}.{_name(node)}", found
+                yield f"{name}.{_name(node)}", found
 
 
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:

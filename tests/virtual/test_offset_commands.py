@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import (
     CommitOffsets,
     DeleteOffsets,
     ExpireOffsets,

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from random import Random
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header
-from kproxy.virtual import rows
-from kproxy.virtual.commands import CreateQueue
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.producer_rows import BatchMetadata, producer_id_of
 from kproxy.virtual.producers import find, judge, remember, repeated
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Partition, decode_partition
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.producers import BatchMetadata, producer_id_of
+from kproxy.virtual.rows.queues import Partition, decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.virtual.commands import AllocateProducerId
-from kproxy.virtual.restore_commands import OFFSETS_PER_MS, Restored, first_offset
-from kproxy.virtual.transaction_rows import Participant, TransactionState
+from kproxy.common.errors import Code
+from kproxy.virtual.commands.queues import AllocateProducerId
+from kproxy.virtual.commands.restore import OFFSETS_PER_MS, Restored, first_offset
+from kproxy.virtual.rows.transactions import Participant, TransactionState
 from tests.virtual.transactional import Shards
 
 NONE, FENCED = Code.NONE, Code.PRODUCER_FENCED

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.catalogue import home_of
 from kproxy.protocol.batch import read_header
-from kproxy.virtual import route_rows, rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     AssignPartitions,
     Claim,
     ConfigureQueue,
@@ -21,13 +21,14 @@ from kproxy.virtual.commands import (
     QueueReady,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.routes import Ship
+from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.route_commands import Ship
-from kproxy.virtual.route_fold import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
-from kproxy.virtual.route_rows import DEFINITIONS_MAX, EPOCHS_MAX, LANDED, Epoch, Route
-from kproxy.virtual.rows import Queue
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import routes as route_rows
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.rows.routes import DEFINITIONS_MAX, EPOCHS_MAX, LANDINGS, Epoch, Route
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.virtual.route_cases import names_of, ship
@@ -714,7 +715,7 @@ def test_what_has_landed_is_forgotten_where_nothing_comes_any_more() -> None:
         shard.apply(ship(key, DEFINER, 1, to(name), time_ms=time_ms))
     shard.apply(ForgetLanded([(DEFINER, source), (DEFINER, other), (DEFINER, (DEFINER, 2))], 5)
                 .envelope())  # fmt: skip
-    left = [LANDED.parts(key) for key, _ in shard.kv.scan(b"V", b"W")]
+    left = [LANDINGS.parts(key) for key, _ in shard.kv.scan(b"V", b"W")]
     assert left == [(DEFINER, other)]
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, CatalogueRow, RowKind
+from kproxy.virtual.rows.kinds import INDEX_BYTES, PUBLISHED_BYTES, CatalogueRow, RowKind
 from tests.harness import ROOT
 
 ON_DISK = {

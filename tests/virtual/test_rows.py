@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.virtual import producer_rows, producers, rows
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.producer_rows import BatchMetadata
-from kproxy.virtual.rows import Batch, Committed, Partition, Queue, Term
+from kproxy.common.errors import Code
+from kproxy.virtual import producers
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import producers as producer_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.producers import BatchMetadata
+from kproxy.virtual.rows.queues import Batch, Committed, Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard

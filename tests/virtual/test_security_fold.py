@@ -1,9 +1,7 @@
 """SECURE: rows are put and dropped in one step, and stand as of their log offset."""
 
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import name_of
-from kproxy.virtual.security_commands import Secure
-from kproxy.virtual.security_rows import (
+from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.rows.access import (
     Secured,
     acl_name,
     acl_of,
@@ -13,6 +11,8 @@ from kproxy.virtual.security_rows import (
     user_name,
     user_of,
 )
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import name_of
 from tests.fakes import MemoryShard
 
 

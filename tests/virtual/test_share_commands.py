@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.log.weight import weight
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, decode
+from kproxy.virtual.commands.queues import (
     AimForward,
     ChangeShares,
     Forward,
@@ -16,8 +17,7 @@ from kproxy.virtual.commands import (
     SetShares,
     SettleForward,
 )
-from kproxy.virtual.envelope import Envelope, decode
-from kproxy.virtual.share_commands import (
+from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     OWED,
     SET_MAX,
@@ -28,8 +28,8 @@ from kproxy.virtual.share_commands import (
     ShareRuns,
     batch_of,
 )
-from kproxy.virtual.share_rows import Position, RecordState, state_byte
-from kproxy.virtual.traits import COMMANDS
+from kproxy.virtual.commands.traits import COMMANDS
+from kproxy.virtual.rows.shares import Position, RecordState, state_byte
 from kproxy.virtual.types import QueueId
 from tests.virtual import share_cases
 from tests.virtual.share_cases import BATCH, KEY, SOURCE

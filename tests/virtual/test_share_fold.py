@@ -2,12 +2,12 @@
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.steps import at_once
-from kproxy.virtual import share_rows
-from kproxy.virtual.commands import ChangeGroup, ChangeShares, Claim, NoteShareQueues
-from kproxy.virtual.share_commands import ShareRuns
-from kproxy.virtual.share_rows import CHUNK, COUNT_MAX, NOWHERE, SHARE_QUEUES, Owed, SharePartition
+from kproxy.virtual.commands.queues import ChangeGroup, ChangeShares, Claim, NoteShareQueues
+from kproxy.virtual.commands.shares import ShareRuns
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.shares import CHUNK, COUNT_MAX, NOWHERE, SHARE_QUEUES, Owed, SharePartition
 from kproxy.virtual.types import QueueId
 from tests.virtual.sharing import (
     ACKNOWLEDGED,

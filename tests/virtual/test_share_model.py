@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kproxy.virtual import share_fold, share_rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import (
     ChangeShares,
     CreateQueue,
     DeleteQueue,
@@ -14,13 +14,14 @@ from kproxy.virtual.commands import (
     SetShares,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
+from kproxy.virtual.commands.shares import OWED, Cause, Run, ShareAction, ShareChange, ShareRuns
 from kproxy.virtual.fold import Fold
+from kproxy.virtual.folds import shares as share_fold
+from kproxy.virtual.folds.shares import _Window
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.share_commands import OWED, Cause, Run, ShareAction, ShareChange, ShareRuns
-from kproxy.virtual.share_fold import _Window
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import (
     CHUNK,
     COUNT_SHIFT,
     DEAD_LETTERS,

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kproxy.virtual import share_rows
-from kproxy.virtual.row_kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
-from kproxy.virtual.share_rows import (
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.shares import (
     CHUNK,
     COUNT_MAX,
     COUNT_SHIFT,

@@ -4,12 +4,12 @@ are made of published ones."""
 import json
 from collections.abc import Iterator
 
-from kproxy.virtual import rows, snapshot, transaction_rows
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Batch, Committed, Partition
-from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
-from kproxy.virtual.state import State
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual import snapshot
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Batch, Committed, Partition
+from kproxy.virtual.rows.transactions import (
     ABORTED,
     PENDING_BY_PARTITION,
     PENDING_OFFSETS,
@@ -22,6 +22,8 @@ from kproxy.virtual.transaction_rows import (
     TransactionalProducer,
     TransactionState,
 )
+from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
+from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 

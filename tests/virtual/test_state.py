@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kproxy.virtual import rows
-from kproxy.virtual.rows import Batch, Partition
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.queues import Batch, Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproxy.virtual import open_firsts, transaction_fold
-from kproxy.virtual.open_firsts import OpenFirsts
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.commands.transactions import Complete
+from kproxy.virtual.folds import open_firsts
+from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.folds.open_firsts import OpenFirsts
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import OPEN_FIRSTS, Participant, Transaction, TransactionState
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import Complete
-from kproxy.virtual.transaction_rows import OPEN_FIRSTS, Participant, Transaction, TransactionState
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv
 from tests.virtual.transactional import ID, Shards

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproxy.virtual import rows, transaction_rows
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Committed, Partition
-from kproxy.virtual.schema import decode_count, encode_count
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Committed, Partition
+from kproxy.virtual.rows.transactions import (
     ABORTED,
     OPEN_FIRSTS,
     OPEN_GROUPS,
@@ -29,6 +29,7 @@ from kproxy.virtual.transaction_rows import (
     TransactionalProducer,
     TransactionState,
 )
+from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Q = QueueId(bytes(range(16)))

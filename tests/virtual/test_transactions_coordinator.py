@@ -4,12 +4,9 @@ from typing import Any
 
 import pytest
 
-from kproxy.errors import Code
-from kproxy.virtual import transaction_fold, transaction_rows
-from kproxy.virtual.commands import Claim, ExpireTransaction
-from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_commands import (
+from kproxy.common.errors import Code
+from kproxy.virtual.commands.queues import Claim, ExpireTransaction
+from kproxy.virtual.commands.transactions import (
     ASKS_ONLY,
     SETS_CLOCK,
     End,
@@ -17,7 +14,11 @@ from kproxy.virtual.transaction_commands import (
     Enlist,
     InitProducer,
 )
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     Participant,
     Transaction,

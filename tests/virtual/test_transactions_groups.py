@@ -2,25 +2,25 @@
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.loop.steps import at_once
 from kproxy.metadata.levels import NEWEST
-from kproxy.virtual import group_fold
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
     ChangeGroup,
     DeleteGroup,
     DeleteOffsets,
     DeleteQueue,
     ExpireOffsets,
 )
+from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.fold import Fold
-from kproxy.virtual.group_rows import decode_group, group_key
-from kproxy.virtual.offset_commands import OffsetCommit
+from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.row_kinds import RowKind
+from kproxy.virtual.rows.groups import decode_group, group_key
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.state import State
-from kproxy.virtual.transaction_commands import TransactionCommit
-from kproxy.virtual.transaction_rows import Participant
 from kproxy.virtual.types import PartitionKey, ShardId
 from tests.fakes import DictKv
 from tests.virtual.transactional import Shards

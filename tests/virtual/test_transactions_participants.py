@@ -2,13 +2,14 @@
 
 import pytest
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, read_header
-from kproxy.virtual import producers, rows
-from kproxy.virtual.commands import Compact, DeleteQueue, ExpireTransaction
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.transaction_commands import EndCause
-from kproxy.virtual.transaction_rows import Participant
+from kproxy.virtual import producers
+from kproxy.virtual.commands.queues import Compact, DeleteQueue, ExpireTransaction
+from kproxy.virtual.commands.transactions import EndCause
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.types import PartitionKey
 from tests.virtual.transactional import ID, Shards
 

@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from kproxy.errors import Code
+from kproxy.common.errors import Code
 from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
-from kproxy.virtual import transaction_rows
-from kproxy.virtual.commands import (
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.queues import (
     Begin,
     CommitOffsets,
     Complete,
@@ -20,13 +21,12 @@ from kproxy.virtual.commands import (
     TransactionCommit,
     Trim,
 )
-from kproxy.virtual.envelope import Envelope, Kind
-from kproxy.virtual.offset_commands import OffsetCommit
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.row_kinds import RowKind
-from kproxy.virtual.rows import Committed, Partition
-from kproxy.virtual.transaction_rows import (
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Committed, Partition
+from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     OPEN_GROUPS,
     PARTICIPANTS,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from kproxy.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code
 from kproxy.tools.changes import reason
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.commands import asked, given_settings, server_option

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import click
 
-from kproxy.errors import CannotStart
+from kproxy.common.errors import CannotStart
 from kproxy.tools.records.text import Field, Record, from_json, parsed
 
 _CHUNK = 1 << 18

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kproxy.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code
 from kproxy.tools.changes import complain, pairs, reason
 from kproxy.tools.client import Client, Refused
 from kproxy.tools.commands import as_json_option, asked, given_settings, server_option

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from kproxy.printable import printable
+from kproxy.common.printable import printable
 
 Headers = Sequence[tuple[str, bytes | None]]
 FIELDS = {

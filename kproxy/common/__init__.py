@@ -1,0 +1,1 @@
+"""Errors, logs, counters, and other small things."""

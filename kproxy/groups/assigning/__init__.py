@@ -1,0 +1,1 @@
+"""Subscriptions, assignors, and a member's way to its target."""

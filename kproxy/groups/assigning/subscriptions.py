@@ -1,0 +1,288 @@
+"""Resolves what groups subscribe to, and computes target assignments, where coordinators do that.
+
+Small work is done within the heartbeat that needs it. Large work is done in slices while heartbeats
+are answered from the state before it, as Kafka does it off the coordinator's thread. The result
+enters the group, and is logged, under the group's lock.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from itertools import islice
+from typing import Any, NamedTuple
+
+import anyio
+import structlog
+from crc32c import crc32c
+
+from kproxy.common.errors import Code
+from kproxy.groups.assigning.assignors import ASSIGNORS, MemberSubscription, Target
+from kproxy.groups.assigning.regex import Readers, compiled, pattern_of
+from kproxy.groups.assigning.simple_assignor import SIMPLE, simple
+from kproxy.groups.model.consumer_group import AssignmentResult, ConsumerGroup
+from kproxy.groups.model.counters import Subscriptions
+from kproxy.groups.model.share_group import ShareGroup
+from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
+from kproxy.metadata.catalogue import Lookup
+from kproxy.security.peer import ANONYMOUS
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.types import QueueId
+
+_log = structlog.get_logger()
+
+_REFRESH_S = 1.0
+_SHARE = 20  # of the time, what looking again may take
+_SHARE_OF_NEW = 4  # likewise, where somebody waits for it
+_MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
+_TEXTS = 100  # of patterns: each may be a regex to compile
+_NAMES = 1000  # of one scan: none is open while others are served
+
+_ASSIGNORS = ASSIGNORS | {SIMPLE: simple}
+
+AssignedGroup = ConsumerGroup | ShareGroup
+"""A group whose coordinator decides who has what."""
+Topology = int
+Resolved = dict[str, frozenset[str]]
+"""Names by regular expression."""
+
+
+class _Matching(NamedTuple):
+    """A pattern that is looked for: by its regex, by who may know of a name; what was found."""
+
+    matches: Callable[[str], Any]
+    sees: Callable[[str], bool]
+    found: list[str]
+
+
+class ResolvedPattern(NamedTuple):
+    """What a group was found to read, as of so many `changes` of the catalogue."""
+
+    changes: int
+    resolved: Resolved
+    topology: Topology
+
+
+class SubscriptionResolver:
+    """Of one coordinator's groups; `run` until cancelled."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        now: Callable[[], float],
+        there: Callable[[AssignedGroup], bool],
+        log: Callable[[AssignedGroup], Awaitable[Code]],
+        readers: Readers,
+    ) -> None:
+        """`there`: whether this still is the group of its id; `log`: log it under its lock."""
+        self._lookup = lookup
+        self._readers = readers
+        self._now = now
+        self._there = there
+        self._log = log
+        self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._more = anyio.Event()
+
+    # -- what they read
+
+    def refresh(self, group: AssignedGroup, *, now: bool) -> bool:
+        """Whether the queues that a group reads have changed since its target was made."""
+        if group.resolving or not (now or self._is_due(group)):
+            return False
+        work, started = Work(self._resolve_pattern(group)), self._now()
+        if work.begin():
+            return self._take_pattern(group, work.result, started)
+        group.resolving = True
+        self.later(lambda: self._finish_refresh(group, work, started))
+        return False
+
+    @property
+    def _changes(self) -> int:
+        """Goes up where there are other queues, or others may be seen."""
+        return self._lookup.changes + self._readers.generation
+
+    def _is_due(self, group: AssignedGroup) -> bool:
+        now = self._now()
+        if group.unresolved() and now >= group.resolve_again_at:
+            return True
+        return self._changes != group.resolved_changes and now >= group.refresh_again_at
+
+    def _take_pattern(self, group: AssignedGroup, seen: ResolvedPattern, started: float) -> bool:
+        # Looking at a million names may take seconds.
+        now = self._now()
+        took = now - started
+        changed = seen.topology != group.topology or seen.resolved != group.resolved
+        group.resolved_changes, group.resolved = seen.changes, seen.resolved
+        group.refresh_again_at = now + max(_REFRESH_S, _SHARE * took)
+        group.resolve_again_at = now + _SHARE_OF_NEW * took
+        group.topology = seen.topology
+        if changed:
+            group.reads_others()
+        return changed
+
+    async def _finish_refresh(
+        self, group: AssignedGroup, work: Work[ResolvedPattern], started: float
+    ) -> None:
+        if not await self._finish(group, work):
+            return
+        async with group.lock:
+            group.resolving = False
+            if not self._there(group):
+                return
+            if self._take_pattern(group, work.result, started):
+                group.epoch += 1
+                if group.may_assign():
+                    self.assign(group)
+                await self.log_changes(group)
+
+    def _resolve_pattern(self, group: AssignedGroup) -> Steps[ResolvedPattern]:
+        changes, texts = self._changes, set(group.subscription_counts.regexes)
+        known = group.resolved if changes == group.resolved_changes else {}
+        subscriptions = group.subscription_counts.all()
+        resolved = yield from self._resolved(texts, known)
+        queues = yield from self._queues(subscriptions, resolved)
+        parts = []
+        for number, name in enumerate((yield from in_order(queues)), 1):
+            queue = queues[name]
+            parts.append(queue.queue_id + b"%d" % queue.partitions)
+            if number % EVERY == 0:
+                yield
+        return ResolvedPattern(changes, resolved, crc32c(b"".join(parts)))
+
+    def _resolved(self, texts: set[str], known: Resolved) -> Steps[Resolved]:
+        """What each pattern matches: once for all that have a regex and an audience in common."""
+        names: dict[Hashable, frozenset[str]] = {}
+        patterns: dict[Hashable, _Matching] = {}
+        keys: dict[str, Hashable] = {}
+        for number, text in enumerate(sorted(texts, key=known.__contains__, reverse=True), 1):
+            regex, principal, host = pattern_of(text)
+            audience = self._readers.audience(principal or ANONYMOUS, host)
+            key = keys[text] = regex, audience.key
+            if text in known:
+                names[key] = known[text]
+            elif key not in names and key not in patterns:
+                patterns[key] = _Matching(compiled(regex).fullmatch, audience.sees, [])
+            if number % _TEXTS == 0:
+                yield
+        yield from self._match(list(patterns.values()))
+        names |= {key: frozenset(found) for key, (_, _, found) in patterns.items()}
+        return {text: names[key] for text, key in keys.items()}
+
+    def _match(self, patterns: list["_Matching"]) -> Steps[None]:
+        """Find the queues whose names patterns match as a whole."""
+        first: str | None = "" if patterns else None
+        matched, room = 0, _MATCHES_MAX
+        while first is not None:
+            queues = list(islice(self._lookup.all(first), _NAMES))
+            first = queues[-1].name + "\0" if len(queues) == _NAMES else None
+            for queue in queues:
+                if not queue.partitions:
+                    continue
+                for matches, sees, found in patterns:
+                    if room and matches(queue.name) and sees(queue.name):
+                        found.append(queue.name)
+                        room -= 1
+                    matched += 1
+                    if matched % EVERY == 0:
+                        yield
+            yield
+        if not room:
+            _log.warning("regexes_match_too_many", matches_max=_MATCHES_MAX)
+
+    def _queues(self, subscriptions: Subscriptions, resolved: Resolved) -> Steps[dict[str, Queue]]:
+        """The queues there are of those subscribed to, by name."""
+        found: dict[str, Queue] = {}
+        for names in {id(names): names for names in _names(subscriptions, resolved)}.values():
+            for number, name in enumerate(names, 1):
+                queue = None if name in found else self._lookup.find(name)
+                if queue is not None:
+                    found[name] = queue
+                if number % EVERY == 0:
+                    yield
+        return found
+
+    # -- who gets what
+
+    def assign(self, group: AssignedGroup) -> None:
+        """Make a target for a group's epoch, now or soon."""
+        started = self._now()
+        work = Work(self._made(group))
+        if work.begin():
+            group.take_target(work.result)
+            return
+        group.assigning = True
+        self.later(lambda: self._assign_on(group, work, started))
+
+    async def _assign_on(
+        self, group: AssignedGroup, work: Work[AssignmentResult], started: float
+    ) -> None:
+        if not await self._finish(group, work):
+            return
+        async with group.lock:
+            group.assigning = False
+            if self._there(group):
+                group.take_target(work.result, self._now() - started)
+                await self.log_changes(group)
+
+    def _made(self, group: AssignedGroup) -> Steps[AssignmentResult]:
+        """A target for the members as they are when it is begun."""
+        epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
+        group.begin_target()
+        members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]
+        queues = yield from self._queues(group.subscription_counts.all(), resolved)
+        sizes: dict[QueueId, int] = {}
+        for number, queue in enumerate(queues.values(), 1):
+            sizes[queue.queue_id] = group.assignable(queue)
+            if number % EVERY == 0:
+                yield
+        ids_of: dict[tuple[int, int], frozenset[QueueId]] = {}
+        wishes = {}
+        for number, (member_id, instance, topics, regex, before) in enumerate(members, 1):
+            shared = (id(topics), id(resolved.get(regex)))
+            if shared not in ids_of:
+                ids_of[shared] = yield from _ids(_names([(topics, regex)], resolved), queues)
+            wishes[member_id] = MemberSubscription(ids_of[shared], before, instance or member_id)
+            if number % EVERY == 0:
+                yield
+        target: Target = yield from _ASSIGNORS[assignor](wishes, sizes)
+        instances = {one[0]: one[1] for one in members if one[1] is not None}
+        return AssignmentResult(epoch, assignor, target, instances)
+
+    # -- going on
+
+    def later(self, chore: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._waiting.append(chore)
+        self._more.set()
+
+    async def _finish(self, group: AssignedGroup, work: Work[Result]) -> bool:
+        return await finish(work, lambda: self._there(group))
+
+    async def log_changes(self, group: AssignedGroup) -> None:
+        code = await self._log(group)
+        if code:
+            _log.warning("group_not_logged", group=group.id, reason=code.name)
+
+    async def run(self) -> None:
+        """Go on with what was not done at once."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._more = anyio.Event()
+                while self._waiting:
+                    tasks.start_soon(self._waiting.popleft())
+                await self._more.wait()
+
+
+def _names(subscriptions: Subscriptions, resolved: Resolved) -> list[Iterable[str]]:
+    found: list[Iterable[str]] = []
+    for topics, regex in subscriptions:
+        found += [topics, resolved.get(regex, ())]
+    return found
+
+
+def _ids(groups: list[Iterable[str]], queues: dict[str, Queue]) -> Steps[frozenset[QueueId]]:
+    found = set()  # frozen at the end, as hashing all of them at once takes long
+    for names in groups:
+        for number, name in enumerate(names, 1):
+            if name in queues:
+                found.add(queues[name].queue_id)
+            if number % EVERY == 0:
+                yield
+    return frozenset(found)

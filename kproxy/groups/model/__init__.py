@@ -1,0 +1,1 @@
+"""Groups and members as a coordinator keeps them."""

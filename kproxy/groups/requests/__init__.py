@@ -1,0 +1,1 @@
+"""Requests of members and administrators as rules on a group."""

@@ -1,0 +1,1 @@
+"""Work on groups that no request waits for."""

@@ -1,0 +1,1 @@
+"""Logins, users, rules and quotas."""

@@ -1,0 +1,25 @@
+"""SaslHandshake (key 17) and SaslAuthenticate (key 36) where a client does not log in.
+
+Where it does, `server.login_connection` answers them itself.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.common.errors import Code
+from kproxy.worker.worker import Request, Worker
+
+
+async def handshake(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A SaslHandshakeResponse."""
+    return {"error_code": Code.ILLEGAL_SASL_STATE, "mechanisms": ()}
+
+
+async def authenticate(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A SaslAuthenticateResponse."""
+    return {
+        "error_code": Code.ILLEGAL_SASL_STATE,
+        "error_message": "SaslAuthenticate request received after successful authentication",
+        "auth_bytes": b"",
+        "session_lifetime": 0,
+    }

@@ -1,0 +1,34 @@
+"""ApiVersions (key 18), versions 0 to 4 (KIP-35, KIP-511). What is advertised is the API table."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kproxy.common.errors import Code
+from kproxy.handlers.cluster import features
+from kproxy.worker.worker import Request, Worker
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def values(ranges: Iterable[tuple[int, int, int]], code: Code = Code.NONE) -> Mapping[str, Any]:
+    """An ApiVersionsResponse from (key, lowest version, highest version)."""
+    return {
+        "error_code": code,
+        "api_keys": [
+            {"api_key": key, "min_version": low, "max_version": high} for key, low, high in ranges
+        ],
+    }
+
+
+async def handle(
+    worker: Worker, request: Request, ranges: Iterable[tuple[int, int, int]]
+) -> Mapping[str, Any]:
+    """Refuses client names that Kafka would refuse."""
+    body = request.body
+    if request.version >= 3:
+        for text in (body.client_software_name, body.client_software_version):
+            if not _SOFTWARE.fullmatch(text):
+                return values((), Code.INVALID_REQUEST)
+        return {**values(ranges), **features.described(worker, request.version)}
+    return values(ranges)

@@ -1,0 +1,1 @@
+"""Checks and answers that several families of handlers share."""

@@ -1,0 +1,29 @@
+"""Hearing of queues before a command about them is answered.
+
+Another worker may have made, changed or dropped one a moment ago. In Kafka one controller decides
+all commands in turn, so none is answered here from what was known before it came.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from anyio import move_on_after
+
+from kproxy.common.errors import KafkaError
+from kproxy.loop.pace import Pace, slices
+from kproxy.worker.worker import Worker
+
+_KNOWN_S = 5.0
+_AT_ONCE = 500
+
+
+async def hear_of(worker: Worker, names: Iterable[str | None], pace: Pace) -> None:
+    """Wait until it is known what was decided about queues by now; None is one known by id alone.
+
+    Where the cluster does not answer, what is known serves.
+    """
+    for some in slices(names, _AT_ONCE):
+        with suppress(KafkaError), move_on_after(_KNOWN_S):
+            await worker.routes.wait_for_catalogue(some)
+        if pace.due:
+            await pace.rest()

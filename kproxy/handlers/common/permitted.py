@@ -1,0 +1,155 @@
+"""What handlers ask of who sends a request, where one answer refuses all of it."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.common.memory_budget import ResponseBudget
+from kproxy.handlers.common.refusals import TEXTS
+from kproxy.metadata.setting import GROUP, TOPIC
+from kproxy.protocol.responses import UNKNOWN_OPERATIONS
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.security.permits import Permits
+from kproxy.virtual.types import QueueId
+from kproxy.worker.worker import Request, Worker
+
+
+def denied(code: Code) -> KafkaError:
+    return KafkaError(code, TEXTS[code])
+
+
+def need_group(request: Request, op: Op, group: str | None) -> None:
+    """Raises KafkaError (GROUP_AUTHORIZATION_FAILED)."""
+    if not request.permits.group(op, group or ""):
+        raise denied(Code.GROUP_AUTHORIZATION_FAILED)
+
+
+def need_transaction(request: Request, op: Op, name: str | None) -> None:
+    """Raises KafkaError (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)."""
+    if not request.permits.transaction(op, name or ""):
+        raise denied(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
+    """Raises KafkaError (TOPIC_AUTHORIZATION_FAILED) for any of them."""
+    if request.permits.all:
+        return
+    for name in names:
+        if not request.permits.topic(op, name):
+            raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
+        if request.budget.due:
+            await request.budget.rest()
+
+
+async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
+    """Topics that the client may not do this to."""
+    found: set[str] = set()
+    if request.permits.all:
+        return found
+    for name in names:
+        if name not in found and not request.permits.topic(op, name):
+            found.add(name)
+        if request.budget.due:
+            await request.budget.rest()
+    return found
+
+
+async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget) -> set[str]:
+    """Topics that the client is not shown: nothing is logged of them."""
+    found: set[str] = set()
+    if request.permits.all:
+        return found
+    for name in names:
+        if name not in found and not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+            found.add(name)
+        if budget.due:
+            await budget.rest()
+    return found
+
+
+def group_operations(request: Request, group: str) -> int:
+    """`authorized_operations` of a group, where the request asks for them."""
+    if not getattr(request.body, "include_authorized_operations", False):
+        return UNKNOWN_OPERATIONS
+    return request.permits.operations(Resource.GROUP, group)
+
+
+def cluster_operations(request: Request) -> int:
+    """The same of the cluster, where the request asks: nothing for who may not describe it."""
+    if not getattr(request.body, "include_cluster_authorized_operations", False):
+        return UNKNOWN_OPERATIONS
+    if not request.permits.sees(Op.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        return 0
+    return request.permits.operations(Resource.CLUSTER, CLUSTER_NAME)
+
+
+def topic_operations(request: Request, name: str) -> int:
+    return request.permits.operations(Resource.TOPIC, name)
+
+
+HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
+
+
+async def hides_any(request: Request, members: list[dict[str, Any]]) -> bool:
+    """Whether any member of a group has a topic that the client is not to know of."""
+    if request.permits.all:
+        return False
+    for member in members:
+        for label in ("assignment", "target_assignment"):
+            for part in member.get(label, {}).get("topic_partitions", ()):
+                if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, part["topic_name"]):
+                    return True
+                if request.budget.due:
+                    await request.budget.rest()
+    return False
+
+
+def need_settings(request: Request, op: Op, resource: Any) -> None:
+    """Of a topic, of a group, or of the cluster for all others. Raises KafkaError."""
+    permits, name = request.permits, resource.resource_name
+    if resource.resource_type == TOPIC:
+        if not permits.topic(op, name):
+            raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
+    elif resource.resource_type == GROUP:
+        if not permits.group(op, name):
+            raise denied(Code.GROUP_AUTHORIZATION_FAILED)
+    elif not permits.cluster(op):
+        raise denied(Code.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
+    """Why a client may not read a topic: asked at each look at one of its partitions."""
+    if isinstance(topic, bytes):
+        queue = worker.catalogue.find_id(QueueId(topic))
+        if queue is None:
+            return Code.UNKNOWN_TOPIC_ID  # a shard may have it a little longer than the catalogue
+        topic = queue.name
+    return Code.NONE if permits.topic(Op.READ, topic) else Code.TOPIC_AUTHORIZATION_FAILED
+
+
+Refuses = Callable[[str | bytes], Code]
+"""Why a client may not read a topic, by its name or id; NONE where it may."""
+
+
+def _nothing(topic: str | bytes) -> Code:
+    return Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def _not_replica(topic: str | bytes) -> Code:
+    return Code.NOT_LEADER_OR_FOLLOWER
+
+
+def reader_of(worker: Worker, request: Request) -> Refuses | None:
+    """`unreadable` by the topic alone; None where the client may read all."""
+    return None if request.permits.all else partial(unreadable, worker, request.permits)
+
+
+def fetcher_of(worker: Worker, request: Request) -> Refuses | None:
+    """The same of a Fetch. What comes as from another broker gets nothing: there is none."""
+    body = request.body
+    state = getattr(body, "replica_state", None)
+    replica_id = getattr(body, "replica_id", -1) if state is None else state.replica_id
+    if replica_id >= 0:
+        return _not_replica if request.permits.cluster(Op.CLUSTER_ACTION) else _nothing
+    return reader_of(worker, request)

@@ -1,0 +1,129 @@
+"""What a queue's settings of routes say about other queues, asked of the catalogue."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
+from kproxy.metadata.setting import SET_BY
+from kproxy.routes.rights import may_read, may_write
+from kproxy.security.acls import Op, Resource
+from kproxy.security.permits import Permits
+from kproxy.virtual.folds.routes import (
+    CONFIGS,
+    FROM,
+    FROM_SETTINGS,
+    ROUTE_SPEC,
+    TO,
+    UNROUTABLE,
+    source_of,
+)
+from kproxy.virtual.rows.routes import EPOCHS_MAX, route_in
+from kproxy.worker.worker import Request, Worker
+
+_TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
+"""What says where records go, and what is made for them."""
+_OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS)
+
+
+def check_routes(
+    worker: Worker,
+    permits: Permits,
+    name: str,
+    partitions: int,
+    values: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+    named: Collection[str] = (),
+) -> None:
+    """Settings that the queue `name` is to have. Raises KafkaError (INVALID_CONFIG,
+    TOPIC_AUTHORIZATION_FAILED).
+
+    `before`: those it has. The source of a route may be gone since, and nobody is to be kept from
+    changing another setting: only what changes is looked up. `named`: those that the request sets
+    or drops; this worker may not know yet that another has changed one.
+    """
+    was = before or {}
+    if not permits.all:
+        _check_permits(permits, values, lambda key: key in named or values.get(key) != was.get(key))
+    if before is not None and (fault := _too_many_epochs(worker, name, before, values)):
+        raise KafkaError(Code.INVALID_CONFIG, fault)
+    source = values.get(FROM)
+    if not source and not values.get(TO):
+        return
+    fault = names_conflict(values, name) or partitions_conflict(values, partitions)
+    if fault is None and source and source != was.get(FROM):
+        fault = _source_fault(worker, permits, source)
+    if fault:
+        raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _too_many_epochs(
+    worker: Worker, name: str, before: Mapping[str, str], values: Mapping[str, str]
+) -> str | None:
+    """Return why a route is not changed once more while so many changes wait for their records.
+
+    The fold keeps so many epochs of a partition; the one that is too many would take the last
+    one's records along. Asked of the partitions that this worker serves.
+    """
+    if all(before.get(setting) == values.get(setting) for setting in (FROM, *ROUTE_SPEC)):
+        return None
+    definer = worker.catalogue.find(name)
+    source = worker.catalogue.find(source_of(before, name) or "")
+    if definer is None or source is None:
+        return None
+    for index in range(source.partitions):
+        with suppress(KafkaError):  # another worker serves it
+            state, key = worker.shard(source.name, index).state, (source.queue_id, index)
+            route, row = route_in(state.get, key, definer.queue_id), state.partition(key)
+            if route is not None and row is not None and len(route.epochs) >= EPOCHS_MAX:
+                if route.epochs[-1].start < row.next_offset:
+                    return (
+                        f"{EPOCHS_MAX} changes of this route wait for records of {source.name},"
+                        f" partition {index}, to be passed on: try again once its LAG is less"
+                    )
+    return None
+
+
+def signed(
+    worker: Worker, request: Request, before: Mapping[str, str], given: dict[str, str],
+    dropped: Collection[str] = (), *, replace_all: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    """What is given, and who has set the route, where it is changed, or was before."""
+    touched = not _OF_ROUTES.isdisjoint(given) or not _OF_ROUTES.isdisjoint(dropped)
+    if touched:
+        return given | worker.signatures.sign(request.peer)
+    if replace_all and SET_BY in before:
+        return given | {SET_BY: before[SET_BY]}
+    return given
+
+
+def _check_permits(
+    permits: Permits, values: Mapping[str, str], touched: Callable[[str], bool]
+) -> None:
+    """A route does what its definer may do: READ where it comes from, WRITE where it may go.
+
+    An entrance makes the queues that its template names: CREATE as well. Who changes a part of a
+    route, its filter for example, is asked the same. Raises KafkaError.
+    """
+    allowed = True
+    if any(map(touched, FROM_SETTINGS)):
+        allowed = may_read(permits, values)
+    if any(map(touched, _TO_SETTINGS)):
+        allowed = allowed and may_write(permits, values)
+    if not allowed:
+        text = "a route reads and writes what its definer may read and write, as its names say"
+        raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, text)
+
+
+def _source_fault(worker: Worker, permits: Permits, source: str) -> str | None:
+    found = worker.catalogue.find(source)
+    if found is None:
+        return f"{FROM}={source}: there is no such queue: create it first"
+    beyond = found.configs.get(FROM)
+    if beyond:
+        shown = f"{beyond}, " if permits.sees(Op.DESCRIBE, Resource.TOPIC, beyond) else "the queue "
+        return (
+            f"{FROM}={source}: that queue gets records by a route itself, and those are not routed"
+            f" on: name {shown}where they come from"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""Settings of queues, groups and brokers."""

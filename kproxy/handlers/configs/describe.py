@@ -1,0 +1,242 @@
+"""DescribeConfigs (key 32), versions 1 to 4: of queues, of groups, and of this worker as a broker.
+
+Rules and codes follow Kafka's `ConfigHelper`. A setting's synonyms are where its value comes from:
+what the topic says, then what the broker says for all topics.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.delays.standing import DelayStanding, waiting_for
+from kproxy.handlers.common.permitted import need_settings
+from kproxy.handlers.configs import server_settings
+from kproxy.handlers.configs.server_settings import Told
+from kproxy.metadata import group_settings
+from kproxy.metadata.catalogue import absent
+from kproxy.metadata.setting import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    LIST,
+    STRING,
+    TOPIC,
+    Setting,
+    parts,
+)
+from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.routes.standing import RouteStanding, standing_of
+from kproxy.security.acls import Op, Resource
+from kproxy.shares.standing import Standing, standing
+from kproxy.virtual.rows.group_settings import decode_group_configs
+from kproxy.virtual.rows.queues import Queue
+from kproxy.worker.worker import Request, Worker
+
+_RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
+_SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT, _SOURCE_GROUP = 1, 4, 5, 8
+_ABSENT = "there is no such topic"
+STATE = "kproxy.state."
+"""Before the name of a queue: what a share group does there, as far as this worker serves it.
+
+No setting, but what `kproxy describe` asks each worker: who does not ask for it is not told."""
+ROUTES = STATE + "routes"
+"""Of a queue, likewise: how the routes stand that its records go, in partitions served here."""
+DELAYS = STATE + "delays"
+"""Of a queue, likewise: what waits until it is due."""
+_PARTITIONS_MAX = 1000  # of a queue, of which that is told
+_ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
+_Synonym = tuple[str, str, int]  # name, value, source
+
+
+async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DescribeConfigsResponse."""
+    body, results = request.body, []
+    for resource in body.resources:
+        result: dict[str, Any] = {
+            "error_code": Code.NONE,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "configs": (),
+        }
+        try:
+            need_settings(request, Op.DESCRIBE_CONFIGS, resource)
+            wanted = resource.configuration_keys
+            names = set(wanted) if wanted else None
+            entries = _entries(worker, body, resource, names)
+            found = [e for e in entries if names is None or e["name"] in names]
+            if names is not None and ROUTES in names and resource.resource_type == TOPIC:
+                found.append(await _routes(worker, request, resource.resource_name))
+            if names is not None and DELAYS in names and resource.resource_type == TOPIC:
+                found.append(await _delays(worker, request, resource.resource_name))
+            if names is not None and resource.resource_type == GROUP:
+                asked = [name for name in names if name.startswith(STATE)]
+                found += [_state(worker, request, resource.resource_name, name) for name in asked]
+            result["configs"] = found
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
+        results.append(result)
+        await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
+    return {"results": results}
+
+
+def _entries(
+    worker: Worker, body: Any, resource: Any, names: set[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Raises KafkaError."""
+    kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
+    if not name and kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER):
+        whose = "Group name" if kind == GROUP else "The name"
+        raise KafkaError(Code.INVALID_REQUEST, f"{whose} must not be empty")
+    if kind == TOPIC:
+        queue = worker.catalogue.find(name)
+        if queue is None:
+            code, fault = absent(name)
+            raise KafkaError(code, fault or _ABSENT)
+        settings = (s for n, s in SETTINGS.items() if names is None or n in names)
+        return (_of_queue(worker, body, queue, setting) for setting in settings)
+    if kind == GROUP:
+        return _of_group(worker, body, name)
+    if kind == CLIENT_METRICS:
+        return (_of_server(body, told) for told in server_settings.of_client_metrics(worker.config))
+    if kind not in (BROKER, BROKER_LOGGER):
+        raise KafkaError(Code.INVALID_REQUEST, "topics, groups and brokers have settings here")
+    if name not in ("", str(me)):
+        raise KafkaError(Code.INVALID_REQUEST, f"this is broker {me}")
+    if not name:
+        return iter(())  # what was set for all brokers while they ran
+    if kind == BROKER_LOGGER:
+        return (_of_server(body, told) for told in server_settings.of_loggers(worker.config))
+    return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
+
+
+def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
+    synonyms, value = [], worker.default(setting)
+    if setting.name in queue.configs:
+        value = queue.configs[setting.name]
+        if setting.kind == LIST:  # a creation's answer shows it as it came, as in Kafka
+            value = ",".join(dict.fromkeys(parts(value)))
+        synonyms.append((setting.name, value, _SOURCE_TOPIC))
+    source = _SOURCE_TOPIC if synonyms else _SOURCE_DEFAULT
+    if setting.broker_name is not None:
+        synonyms.append((setting.broker_name, worker.default(setting), _SOURCE_DEFAULT))
+    return _entry(body, setting.name, setting.kind, value, source, synonyms, setting.documentation)
+
+
+def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]:
+    row = worker.group_row(group)
+    configs = {} if row is None else decode_group_configs(row).configs
+    for setting in group_settings.SETTINGS.values():
+        default = worker.group_rules.default(setting)
+        shown = server_settings.group_default(setting)
+        broker_name = setting.broker_name or setting.name
+        synonyms: list[_Synonym] = []
+        if setting.name in configs:
+            synonyms.append((setting.name, configs[setting.name], _SOURCE_GROUP))
+        if default != shown:
+            synonyms.append((broker_name, default, _SOURCE_STATIC_BROKER))
+        synonyms.append((broker_name, shown, _SOURCE_DEFAULT))
+        _, value, source = synonyms[0]
+        documentation = setting.documentation
+        yield _entry(body, setting.name, setting.kind, value, source, synonyms, documentation)
+
+
+def _standing_of(worker: Worker, request: Request, name: str) -> Queue | None:
+    """The queue, for how it stands: that asks for DESCRIBE, besides what its settings ask for."""
+    if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+        return None
+    return worker.catalogue.find(name)
+
+
+def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
+    """JSON: what waits for a dead-letter queue, and each partition that is served here."""
+    queue = _standing_of(worker, request, name.removeprefix(STATE))
+    told: dict[str, Standing] = {}
+    waiting: dict[int, int] = {}
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name.removeprefix(STATE), index)
+            stands = standing(worker.shares, shard, key, group)
+            if stands is not None:
+                told[str(index)] = stands
+            waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
+    value = json.dumps({"dead_letters_waiting": sum(waiting.values()), "partitions": told})
+    documentation = "What a share group does in a queue."
+    return _entry(
+        request.body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
+    )
+
+
+async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]:
+    """JSON: each route out of each partition that is served here, where the client may know of
+    the queue that defines it. Raises KafkaError."""
+    queue, sees = _standing_of(worker, request, name), request.permits.sees
+    told: list[RouteStanding] = []
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        before = len(told)
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name, index)
+            routes = standing_of(worker.passages, worker.catalogue, shard, key)
+            told += [one for one in routes if sees(Op.DESCRIBE, Resource.TOPIC, one["queue"])]
+        await request.budget.step((len(told) - before) * _ROUTE_BYTES)
+        if len(told) >= _ROUTES_MAX:
+            break
+    value, documentation = json.dumps(told), "How the routes stand that a queue's records go."
+    return _entry(
+        request.body, ROUTES, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
+    )
+
+
+async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]:
+    """JSON: each partition that is served here and for which something waits."""
+    queue = _standing_of(worker, request, name)
+    told: list[DelayStanding] = []
+    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        await request.budget.step()
+        with suppress(KafkaError):  # another worker serves it
+            _, key, shard = worker.partition(name, index)
+            stands = waiting_for(shard, key)
+            if stands is not None:
+                told.append(stands)
+    value, documentation = json.dumps(told), "What waits for a queue until it is due."
+    return _entry(
+        request.body, DELAYS, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
+    )
+
+
+def _of_server(body: Any, told: Told) -> dict[str, Any]:
+    source = _SOURCE_DEFAULT if told.value == told.default else _SOURCE_STATIC_BROKER
+    synonyms = [(told.name, told.value, source)]
+    if source != _SOURCE_DEFAULT:
+        synonyms.append((told.name, told.default, _SOURCE_DEFAULT))
+    documentation = told.documentation
+    return _entry(
+        body, told.name, told.kind, told.value, source, synonyms, documentation, read_only=True
+    )
+
+
+def _entry(
+    body: Any,
+    name: str,
+    kind: int,
+    value: str,
+    source: int,
+    synonyms: list[_Synonym],
+    documentation: str,
+    *,
+    read_only: bool = False,
+) -> dict[str, Any]:
+    told = synonyms if body.include_synonyms else ()
+    return {
+        "name": name,
+        "value": value,
+        "read_only": read_only,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [dict(zip(("name", "value", "source"), one, strict=True)) for one in told],
+        "config_type": kind,
+        "documentation": documentation if getattr(body, "include_documentation", False) else None,
+    }

@@ -1,0 +1,80 @@
+"""What a group's settings are to become: of IncrementalAlterConfigs (44) and AlterConfigs (33).
+
+Rules, codes and texts follow Kafka's `ConfigurationControlManager` and `GroupConfig`. A group may
+have settings before there is such a group, and keeps them once it is gone.
+"""
+
+from typing import Any
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.loop.pace import Pace
+from kproxy.metadata.group_settings import SETTINGS
+from kproxy.metadata.levels import SHARES_FROM
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.rows.group_settings import decode_group_configs
+from kproxy.worker.worker import Worker
+
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_OF_LISTS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
+
+
+async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
+    """Settings that are not named stay. Raises KafkaError."""
+    group = _group(worker, resource)
+    times = await pace.count(change.name for change in resource.configs)
+    if len(times) < len(resource.configs):
+        raise KafkaError(Code.INVALID_REQUEST, "Error due to duplicate config keys")
+    given: dict[str, str] = {}
+    dropped: list[str] = []
+    for change in resource.configs:
+        if pace.due:
+            await pace.rest()
+        operation, name = change.config_operation, change.name
+        if operation == _DELETE:
+            if name in SETTINGS:
+                dropped.append(name)
+        elif operation in _OF_LISTS:
+            text = f"Can't {_OF_LISTS[operation]} to key {name} because its type is not LIST."
+            raise KafkaError(Code.INVALID_CONFIG, text)
+        elif operation == _SET:
+            given[name] = _value(change)
+        else:
+            raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
+    kept = {name: value for name, value in _configs(worker, group).items() if name not in dropped}
+    return ConfigureGroup(group, worker.group_rules.check(given, kept), dropped)
+
+
+async def whole(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
+    """Settings that are not named go back to their defaults. Raises KafkaError."""
+    group = _group(worker, resource)
+    given: dict[str, str] = {}
+    for change in resource.configs:
+        if pace.due:
+            await pace.rest()
+        given[change.name] = _value(change)
+    checked = worker.group_rules.check(given, {})
+    return ConfigureGroup(group, checked, [], replace_all=True)
+
+
+def _group(worker: Worker, resource: Any) -> str:
+    group = str(resource.resource_name)
+    if not group:
+        raise KafkaError(Code.INVALID_REQUEST, "Default group resources are not allowed.")
+    if not worker.level.reaches(SHARES_FROM):
+        raise KafkaError(
+            Code.INVALID_CONFIG,
+            f"groups have settings from level {SHARES_FROM} on: once every worker runs this"
+            " release, put it in force with `kproxy upgrade --finalize`",
+        )
+    return group
+
+
+def _value(change: Any) -> str:
+    if change.value is None:
+        raise KafkaError(Code.INVALID_REQUEST, f"Null value not supported for : {change.name}")
+    return str(change.value)
+
+
+def _configs(worker: Worker, group: str) -> dict[str, str]:
+    row = worker.group_row(group)
+    return {} if row is None else decode_group_configs(row).configs

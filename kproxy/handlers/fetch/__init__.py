@@ -1,0 +1,1 @@
+"""Fetch and look-ups of offsets."""

@@ -1,0 +1,1 @@
+"""Groups of the classic and the consumer protocol, and committed offsets."""

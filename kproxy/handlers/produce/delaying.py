@@ -1,0 +1,58 @@
+"""What a Produce appends where its queue has delays: what waits, or a refusal."""
+
+from kproxy.common.errors import Code
+from kproxy.delays.splitting import Split
+from kproxy.metadata.delay_settings import RECORDS_MAX
+from kproxy.metadata.levels import PRODUCERS_FROM
+from kproxy.metadata.queue_settings import QueueSettings
+from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
+from kproxy.shard.shard import Shard
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import Later
+from kproxy.virtual.rows.delays import waiting_in
+from kproxy.virtual.types import PartitionKey
+from kproxy.worker.worker import Worker
+
+
+def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> bool:
+    """Whether any record of a batch waits. Raises BadBatch: those of a transaction must not."""
+    assert settings.delay is not None
+    found = bool(split.later) if split is not None else settings.delay.fixed_ms > 0
+    if found and header.attributes & TRANSACTIONAL:
+        raise BadBatch(
+            Code.INVALID_RECORD,
+            "a record of a transaction cannot wait: send it without one, or without a delay",
+        )
+    return found
+
+
+def later(
+    worker: Worker, shard: Shard, key: PartitionKey, settings: QueueSettings, batch: Records,
+    header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
+) -> Envelope:  # fmt: skip
+    """A LATER. Raises BadBatch: too much waits."""
+    delay = settings.delay
+    assert delay is not None
+    records = header.record_count if split is None else split.waiting
+    if waiting_in(shard.state.get, key).records + records > delay.records_max:
+        what = f"{delay.records_max} records of this partition may wait, no more ({RECORDS_MAX})"
+        raise BadBatch(Code.POLICY_VIOLATION, what)
+    size = len(batch) if split is None else len(split.now) + sum(map(len, split.later))
+    if size > worker.delays.batch_bytes_max:
+        what = f"{size} bytes are too many to wait, {worker.delays.batch_bytes_max} is the most"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, what)
+    by_time = worker.level.reaches(PRODUCERS_FROM)
+    if split is None:
+        due_ms = worker.delays.due_ms(shard, key, delay.fixed_ms, now_ms)
+        whole = bytearray(batch)
+        stamp(whole, due_ms)
+        return Later.envelope(
+            key, [whole], delay_ms=delay.fixed_ms, time_ms=now_ms, look_ms=look_ms,
+            by_time=by_time,
+        )  # fmt: skip
+    stamps = bool(split.now) and settings.demands.log_append_time
+    now = stamped(split.now, now_ms) if stamps else split.now
+    return Later.envelope(
+        key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms,
+        by_time=by_time,
+    )  # fmt: skip

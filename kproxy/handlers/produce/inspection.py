@@ -1,0 +1,223 @@
+"""Reads the records of a batch before it is appended, for queues whose settings ask for it.
+
+Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
+may be, queues with a compression of their own, and those whose records may say when they are due.
+An entrance asks for a look at batches that may hold a larger record than a route passes on.
+Rules, codes and messages follow Kafka's `LogValidator`. All others are appended as they came:
+nobody looks inside.
+"""
+
+from anyio import to_thread
+
+from kproxy.common.errors import Code
+from kproxy.delays.splitting import Split, split
+from kproxy.metadata.delay_settings import MODE
+from kproxy.metadata.demands import Demands, Fault
+from kproxy.metadata.queue_settings import QueueSettings, settings_of
+from kproxy.protocol.batch import (
+    HEADER_BYTES,
+    BadBatch,
+    BatchHeader,
+    Records,
+    check,
+    read_header,
+)
+from kproxy.protocol.codecs import TooLarge, unpacked_most
+from kproxy.protocol.produce_request import ProduceRequest
+from kproxy.protocol.record_runs import body_runs
+from kproxy.protocol.records import INSPECTED_BYTES_MAX, keyed_records, repacked, unpacked
+from kproxy.protocol.varint import Malformed
+from kproxy.routes.cutting import RECORD_MAX
+from kproxy.virtual.folds.routes import TO
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.worker.worker import Request, Worker
+
+Inspected = dict[PartitionKey, Records | Split | BadBatch]
+"""What is appended in the place of what came, or why nothing is."""
+
+_AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
+_SPLIT_AT_ONCE_BYTES = 32_768  # where only headers are looked for
+_TOLD_MAX = 3
+_BLAMED_MAX = 1000
+
+
+async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
+    """Of all batches of a Produce that are for such queues."""
+    found: Inspected = {}
+    for topic, partitions in body.topics:
+        await request.budget.step()
+        queue = _queue(worker, topic)
+        settings = None if queue is None else settings_of(queue.configs)
+        if queue is None or settings is None:
+            continue
+        for index, records in partitions:
+            if not (settings.inspects or may_not_be_routed(settings, records)):
+                continue
+            key = (queue.queue_id, index)
+            try:
+                header = check(records, worker.max_batch_bytes(settings), request.version)
+                assert records is not None
+                packs = header.codec or settings.demands.codec is not None
+                if not packs and len(records) <= _AT_ONCE_BYTES:
+                    found[key] = _inspected(worker, queue, index, settings, records)
+                else:
+                    found[key] = await _aside(worker, queue, index, settings, records)
+            except BadBatch as error:
+                found[key] = error
+            await request.budget.step()
+    return found
+
+
+def split_at_once(
+    worker: Worker, settings: QueueSettings, records: Records | None, version: int
+) -> Split | None:
+    """What waits of a small batch; None: nothing. Raises BadBatch."""
+    header, delay = check(records, worker.max_batch_bytes(settings), version), settings.delay
+    assert records is not None
+    assert delay is not None
+    try:
+        data = unpacked(records)
+        return split(header, records, data, delay, worker.now_ms(), worker.delays.batch_bytes_max)
+    except Malformed as error:
+        raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+
+
+def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
+    """Whether no more is looked for in a batch than when its records are due, and it is small."""
+    if settings.demands.of_records or not records or len(records) < HEADER_BYTES:
+        return False
+    return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
+
+
+def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
+    """Whether a batch for an entrance may hold a record that no route takes."""
+    if settings.route_lag_max is None or not records or len(records) < HEADER_BYTES:
+        return False
+    head = read_header(records)
+    if not head.codec:
+        return len(records) > RECORD_MAX
+    return unpacked_most(bytes(records[HEADER_BYTES:]), head.codec) > RECORD_MAX
+
+
+def _check_routed(header: BatchHeader, records: Records) -> None:
+    """Raises BadBatch: a record is larger than a route passes on; TooLarge: there are too many."""
+    try:
+        for run in body_runs(header, records, headers=False):
+            size = max(len(body) or RECORD_MAX + 1 for _, _, _, body, _ in run)
+            if size > RECORD_MAX:
+                raise BadBatch(
+                    Code.MESSAGE_TOO_LARGE,
+                    f"a record has more than {RECORD_MAX} bytes: a queue with {TO} passes on no"
+                    " larger ones",
+                )
+    except TooLarge:
+        raise
+    except Malformed:
+        return  # it goes to the unroutable ones as it is
+
+
+def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
+    if isinstance(topic, bytes):
+        return worker.catalogue.find_id(QueueId(topic))
+    return worker.catalogue.find(topic)
+
+
+async def _aside(
+    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+) -> Records | Split:
+    """On a thread, of which there are few, and with memory for what it unpacks to."""
+    async with worker.searchers:
+        memory, size = worker.answer_memory, 2 * max(INSPECTED_BYTES_MAX, len(records))
+        await memory.wait_for_room()
+        memory.take(size)
+        try:
+            return await to_thread.run_sync(_inspected, worker, queue, index, settings, records)
+        finally:
+            memory.give_back(size)
+
+
+def _inspected(
+    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+) -> Records | Split:
+    """Raises BadBatch."""
+    header, now_ms = read_header(records), worker.now_ms()
+    try:
+        if settings.route_lag_max is not None and may_not_be_routed(settings, records):
+            _check_routed(header, records)
+        if not settings.inspects:
+            return records
+        data = unpacked(records)
+        checked = records
+        if settings.demands.of_records:
+            checked = _checked(now_ms, queue, index, settings.demands, records, header, data)
+        delay = settings.delay
+        if delay is None or not delay.by_header:
+            return checked
+        most = worker.delays.batch_bytes_max
+        return split(read_header(checked), checked, data, delay, now_ms, most) or checked
+    except TooLarge as error:
+        what = f"{error}, and the queue's {_asking(settings)} needs a look at each of them"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, what) from error
+    except Malformed as error:
+        raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _asking(settings: QueueSettings) -> str:
+    """The name of the setting for which records are looked at."""
+    if settings.compacted:
+        return "cleanup.policy"
+    if settings.demands.codec is not None:
+        return "compression.type"
+    if settings.demands.of_records:
+        return "message.timestamp.before.max.ms"
+    return TO if settings.delay is None else MODE
+
+
+def _checked(
+    now_ms: int, queue: Queue, index: int, demands: Demands, records: Records,
+    header: BatchHeader, data: bytes,
+) -> Records:  # fmt: skip
+    """The records as they are stored. Raises BadBatch, Malformed."""
+    blamed: list[tuple[int, str]] = []
+    code = Code.INVALID_RECORD
+    for number, record in enumerate(keyed_records(header, data)):
+        if len(blamed) >= _BLAMED_MAX:
+            continue
+        fault = demands.fault_of(record.key, record.time_ms, now_ms)
+        if fault is Fault.NO_KEY:
+            blamed.append(
+                (number, "Compacted topic cannot accept message without key in topic partition"
+                 f" {queue.name}-{index}.")
+            )  # fmt: skip
+        elif fault is Fault.TIME:
+            blamed.append((number, _mistimed(number, record.time_ms, now_ms, demands)))
+            code = Code.INVALID_TIMESTAMP
+    if blamed:
+        raise BadBatch(code, _told(blamed), blamed)
+    if demands.codec is None or demands.codec == header.codec:
+        return records
+    packed = repacked(header, data, demands.codec, demands.compression_level)
+    if demands.bytes_max is not None and len(packed) > demands.bytes_max:
+        raise BadBatch(
+            Code.MESSAGE_TOO_LARGE,
+            f"the record batch has {len(packed)} bytes once it is packed as compression.type says",
+        )
+    return packed
+
+
+def _mistimed(number: int, time_ms: int, now_ms: int, demands: Demands) -> str:
+    least = now_ms - demands.before_max_ms
+    most = now_ms + demands.after_max_ms
+    return (
+        f"Timestamp {time_ms} of message with offset {number} is out of range. The timestamp"
+        f" should be within [{least}, {most}]"
+    )
+
+
+def _told(blamed: list[tuple[int, str]]) -> str:
+    told = ", ".join(message for _, message in blamed[:_TOLD_MAX])
+    return (
+        f"One or more records have been rejected due to {len(blamed)} record errors in total, and"
+        f" only showing the first three errors at most: [{told}]"
+    )

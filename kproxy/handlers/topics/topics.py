@@ -1,0 +1,423 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
+
+Rules, codes and messages follow Kafka's `ReplicationControlManager` and `ReplicaManager`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.permitted import denied, forbidden
+from kproxy.handlers.common.refusals import TEXTS
+from kproxy.handlers.common.route_checks import check_routes, signed
+from kproxy.loop.pace import slices
+from kproxy.metadata import queue_settings
+from kproxy.metadata.route_settings import partitions_conflict
+from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.protocol.codec import ZERO_UUID
+from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.security.quotas import Mutations
+from kproxy.shard.appends import Appends, outcomes_of
+from kproxy.shard.shard import Shard
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue, Trim
+from kproxy.virtual.partitioner import name_fault
+from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.types import QueueId
+from kproxy.worker.worker import Request, Worker
+
+# Of one append; others' requests go between.
+_DELETED_AT_ONCE = 500
+_PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
+_TOO_MANY = "Excessively large number of partitions per request."
+_TOPIC_BYTES, _CREATED_BYTES, _PART_BYTES = 600, 2500, 500  # about, until they are encoded
+_CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
+
+
+async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A CreateTopicsResponse; a queue answered without error can be used at once."""
+    body, step = request.body, request.budget.step
+    named = await request.budget.count(topic.name for topic in body.topics)
+    barred = await _uncreatable(request, named)
+    here = (name for name in named if worker.catalogue.find(name) is not None)
+    await hear_of(worker, here, request.budget)  # they may be gone elsewhere
+    too_many = await _ask_for_too_many(worker, request, named)
+    answers: dict[str, dict[str, Any]] = {}
+    waiting = {}
+    mutations = worker.mutations(request, strict_from=6)
+    answer = _Created(worker, request)
+    for topic in body.topics:
+        await step(_TOPIC_BYTES)
+        try:
+            _refuse_repeated(topic.name, named)
+            if topic.name in barred:
+                raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
+            if too_many:
+                raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
+            partitions, kept = _checked(worker, request, topic)
+            _count(mutations, partitions)
+            if body.validate_only:
+                answers[topic.name] = answer.of(topic.name, None, partitions, kept)
+            else:
+                waiting[topic.name] = worker.catalogue.create(topic.name, partitions, kept)
+        except KafkaError as error:
+            answers[topic.name] = _not_created(topic.name, error)
+    request.throttle(mutations.wait_s)
+    for name, (queue, ticket) in waiting.items():
+        try:
+            outcome = (await ticket.wait())[0]
+            if outcome.code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                raise KafkaError(outcome.code, outcome.message or "")
+            if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
+                raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(name))
+            answers[name] = answer.of(name, made.queue_id, made.partitions, made.configs)
+        except KafkaError as error:
+            answers[name] = _not_created(name, error)
+        await step(_CREATED_BYTES)
+    return {"topics": [answers[name] for name in named]}
+
+
+async def _uncreatable(request: Request, names: Iterable[str]) -> set[str]:
+    """Those that the client may not make."""
+    if request.permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+        return set()
+    return await forbidden(request, Op.CREATE, names)
+
+
+def _count(mutations: Mutations, partitions: int) -> None:
+    """Raises KafkaError: the client has made, grown or dropped too much."""
+    if not mutations.take(partitions):
+        raise KafkaError(Code.THROTTLING_QUOTA_EXCEEDED)
+
+
+def _refuse_repeated(name: str, named: dict[str, int]) -> None:
+    if named[name] > 1:
+        raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
+
+
+async def _ask_for_too_many(worker: Worker, request: Request, named: dict[str, int]) -> bool:
+    """Whether a CreateTopics asks for too many partitions, as Kafka counts them."""
+    default, asked = worker.config.partitions_default, 0
+    for topic in request.body.topics:
+        if named[topic.name] == 1:
+            partitions = default if topic.num_partitions == -1 else max(0, topic.num_partitions)
+            asked += len(topic.assignments) or partitions
+        if request.budget.due:
+            await request.budget.rest()
+    return asked > _PARTITIONS_AT_ONCE
+
+
+def _exists(name: str) -> str:
+    return f"Topic '{name}' already exists."
+
+
+def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
+    """(partition count, configs) of a sound creation. Raises KafkaError."""
+    fault = name_fault(topic.name)
+    if fault:
+        raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, fault)
+    if worker.catalogue.exists(topic.name):
+        raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(topic.name))
+    nodes = {broker.node_id for broker in worker.cluster.brokers}
+    if topic.assignments:
+        partitions = _assigned(topic, nodes)
+    else:
+        partitions = topic.num_partitions
+        if partitions == -1:
+            partitions = worker.config.partitions_default
+        if topic.replication_factor not in (-1, 1):
+            raise KafkaError(
+                Code.INVALID_REPLICATION_FACTOR,
+                "a queue has replication factor 1: the log behind it is what is replicated",
+            )
+    if not 1 <= partitions <= worker.config.partitions_max:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS,
+            f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
+        )
+    kept = queue_settings.check(queue_settings.given(topic.configs))
+    queue_settings.check_together(kept, worker.level)
+    worker.check_kept(kept, kept)
+    check_routes(worker, request.permits, topic.name, partitions, kept)
+    return partitions, signed(worker, request, {}, kept)
+
+
+def _assigned(topic: Any, nodes: set[int]) -> int:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise KafkaError(
+            Code.INVALID_REQUEST, "give either a partition count or an assignment, not both"
+        )
+    given = {a.partition_index: list(a.broker_ids) for a in topic.assignments}
+    if sorted(given) != list(range(len(topic.assignments))):
+        raise KafkaError(
+            Code.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered 0, 1, … without a gap"
+        )
+    if any(len(brokers) != 1 or brokers[0] not in nodes for brokers in given.values()):
+        raise KafkaError(
+            Code.INVALID_REPLICA_ASSIGNMENT, "each partition needs one of this cluster's nodes"
+        )
+    return len(given)
+
+
+class _Created:
+    """The answers for queues that were made; those that are made alike share their settings."""
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self._worker = worker
+        self._sees = request.permits.sees
+        self._kept: dict[str, str] = {}
+        self._configs = self._configs_of({})
+
+    def of(
+        self, name: str, queue_id: QueueId | None, partitions: int, kept: dict[str, str]
+    ) -> dict[str, Any]:
+        answer = {
+            "name": name,
+            "topic_id": ZERO_UUID if queue_id is None else UUID(bytes=bytes(queue_id)),
+            "error_code": Code.NONE,
+            "error_message": None,
+        }
+        if not self._sees(Op.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+            return answer | {
+                "topic_config_error_code": Code.TOPIC_AUTHORIZATION_FAILED,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "configs": NO_CONFIGS,
+            }
+        if kept != self._kept:
+            self._kept, self._configs = kept, self._configs_of(kept)
+        return answer | {
+            "topic_config_error_code": Code.NONE,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": self._configs,
+        }
+
+    def _configs_of(self, kept: dict[str, str]) -> TopicConfigs:
+        given, default = _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT
+        return TopicConfigs(
+            (name, kept[name], given) if name in kept
+            else (name, self._worker.default(setting), default)
+            for name, setting in SETTINGS.items()
+        )  # fmt: skip
+
+
+def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": ZERO_UUID,
+        "error_code": _moved(error.code),
+        "error_message": error.message,
+        "topic_config_error_code": 0,
+        "configs": NO_CONFIGS,
+    }
+
+
+async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
+    body, step = request.body, request.budget.step
+    answers: list[dict[str, Any]] = []
+    doomed: list[tuple[dict[str, Any], Queue]] = []
+    mutations = worker.mutations(request, strict_from=5)
+    names: Iterator[tuple[str | None, UUID]]
+    if request.version >= 6:
+        names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
+    else:
+        names = ((name, ZERO_UUID) for name in body.topic_names)
+    named = await request.budget.count(names)
+    await hear_of(worker, _named(worker, named), request.budget)
+    for (name, topic_id), times in named.items():
+        await step(_TOPIC_BYTES)
+        queue, code = _wanted(worker, name, topic_id)
+        answer: dict[str, Any] = {"name": name, "topic_id": topic_id}
+        if times == 1 and code != Code.INVALID_REQUEST:
+            asked = name if queue is None else queue.name
+            if asked is not None and not _may_delete(request, asked, queue is not None):
+                queue, code = None, Code.TOPIC_AUTHORIZATION_FAILED
+                answer["error_message"] = TEXTS[code]
+                if name is None and request.permits.sees(Op.DESCRIBE, Resource.TOPIC, asked):
+                    answer["name"] = asked
+        if times > 1:
+            queue, code = None, Code.INVALID_REQUEST
+            what = "id" if name is None else "name"
+            answer["error_message"] = f"Duplicate topic {what}."
+        answer["error_code"] = code
+        if queue is not None:
+            answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
+            try:
+                _count(mutations, queue.partitions)
+                doomed.append((answer, queue))
+            except KafkaError as error:
+                answer |= {"error_code": error.code, "error_message": error.message}
+        answers.append(answer)
+    request.throttle(mutations.wait_s)
+    for some in slices(doomed, _DELETED_AT_ONCE):
+        outcomes = await outcomes_of(
+            [
+                worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope())
+                for _, queue in some
+            ]
+        )
+        for (answer, _), outcome in zip(some, outcomes, strict=True):
+            answer["error_code"] = _moved(outcome.code_by_name)
+            answer["error_message"] = outcome.message
+    return {"responses": answers}
+
+
+def _named(worker: Worker, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
+    """Give the names of queues; None of one that is not known by its id."""
+    for name, topic_id in named:
+        queue = None if name else worker.catalogue.find_id(QueueId(topic_id.bytes))
+        yield queue.name if queue is not None else name
+
+
+def _moved(code: Code) -> Code:
+    """Where the queue's shard moves meanwhile: Kafka's clients ask again as of its controller."""
+    return Code.NOT_CONTROLLER if code == Code.NOT_LEADER_OR_FOLLOWER else code
+
+
+def _may_delete(request: Request, name: str, there: bool) -> bool:
+    """Whether the client may delete a queue, or learn that it is not there.
+
+    Who may delete on the cluster may delete any.
+    """
+    permits = request.permits
+    if permits.sees(Op.DELETE, Resource.CLUSTER, CLUSTER_NAME):
+        return True
+    return permits.topic(Op.DELETE if there else Op.DESCRIBE, name)
+
+
+def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
+    if topic_id != ZERO_UUID:
+        if name is not None:
+            return None, Code.INVALID_REQUEST
+        queue = worker.catalogue.find_id(QueueId(topic_id.bytes))
+        return queue, Code.NONE if queue else Code.UNKNOWN_TOPIC_ID
+    if name is None:
+        return None, Code.INVALID_REQUEST
+    queue = worker.catalogue.find(name)
+    return queue, Code.NONE if queue else Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A CreatePartitionsResponse."""
+    body, step = request.body, request.budget.step
+    named = await request.budget.count(topic.name for topic in body.topics)
+    last = {}
+    for topic in body.topics:
+        last[topic.name] = topic
+        if request.budget.due:
+            await request.budget.rest()
+    results = []
+    tickets = []
+    growing = []
+    added = 0
+    await hear_of(worker, last, request.budget)
+    mutations = worker.mutations(request, strict_from=3)
+    for topic in last.values():
+        await step(_TOPIC_BYTES)
+        result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
+        results.append(result)
+        try:
+            _refuse_repeated(topic.name, named)
+            if not request.permits.topic(Op.ALTER, topic.name):
+                raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
+            queue = _growable(worker, topic)
+            added += topic.count - queue.partitions
+            if added > _PARTITIONS_AT_ONCE:
+                raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
+            _count(mutations, topic.count - queue.partitions)
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
+            continue
+        if not body.validate_only:
+            growing.append(result)
+            grow = GrowQueue(queue.queue_id, topic.count).envelope()
+            tickets.append(worker.routes.submit(queue.name, grow))
+    request.throttle(mutations.wait_s)
+    for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
+        result["error_code"] = _moved(outcome.code_by_name)
+        result["error_message"] = outcome.message
+    return {"results": results}
+
+
+def _growable(worker: Worker, topic: Any) -> Queue:
+    queue = worker.catalogue.find(topic.name)
+    if queue is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.count <= queue.partitions:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS,
+            f"the queue has {queue.partitions} partitions; the new count must be higher",
+        )
+    if topic.count > worker.config.partitions_max:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS,
+            f"a queue may have at most {worker.config.partitions_max} partitions",
+        )
+    fault = partitions_conflict(queue.configs, topic.count)
+    if fault:
+        raise KafkaError(Code.INVALID_PARTITIONS, fault)
+    if topic.assignments is not None:
+        nodes = {broker.node_id for broker in worker.cluster.brokers}
+        if len(topic.assignments) != topic.count - queue.partitions or any(
+            len(a.broker_ids) != 1 or a.broker_ids[0] not in nodes for a in topic.assignments
+        ):
+            raise KafkaError(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                "each new partition needs one of this cluster's nodes",
+            )
+    return queue
+
+
+async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
+    step = request.budget.step
+    wanted: dict[str, dict[int, int]] = {}
+    for topic in request.body.topics:
+        await step(_TOPIC_BYTES)
+        offsets = wanted.setdefault(topic.name, {})
+        for part in topic.partitions:
+            offsets[part.partition_index] = part.offset  # the last one of a partition, as in Kafka
+            await step()
+    topics = []
+    trimmed: list[dict[str, Any]] = []
+    trims = Appends()
+    for name, offsets in wanted.items():
+        await step()
+        parts = []
+        deletable = request.permits.topic(Op.DELETE, name)
+        for index, offset in offsets.items():
+            result: dict[str, Any] = {"partition_index": index, "low_watermark": -1}
+            parts.append(result)
+            try:
+                if not deletable:
+                    raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
+                trims.add(*_trim(worker, name, index, offset))
+                trimmed.append(result)
+            except KafkaError as error:
+                result["error_code"] = error.code
+            await step(_PART_BYTES)
+        topics.append({"name": name, "partitions": parts})
+    trims.send()
+    for result, outcome in zip(trimmed, await trims.outcomes(), strict=True):
+        result |= {"error_code": outcome.code_by_name, "low_watermark": outcome.number}
+        await step()
+    return {"topics": topics}
+
+
+def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
+    """Raises KafkaError."""
+    queue = worker.catalogue.find(name)
+    if queue is None or not 0 <= index < queue.partitions:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    if offset < -1:
+        raise KafkaError(Code.OFFSET_OUT_OF_RANGE)
+    policies = queue_settings.effective("cleanup.policy", queue.configs)
+    if "compact" in policies and "delete" not in policies:
+        raise KafkaError(Code.POLICY_VIOLATION)
+    trim = Trim(queue.queue_id, index, offset).envelope()
+    return worker.shard(queue.name, index), trim

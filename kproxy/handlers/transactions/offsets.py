@@ -1,0 +1,170 @@
+"""TxnOffsetCommit (28), versions 0 to 5: offsets that wait for the end of a transaction (KIP-447).
+
+It goes to the coordinator of the group. From version 5 on the group takes part in the transaction
+by this; before, AddOffsetsToTxn has said so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproxy.common.errors import Code, KafkaError
+from kproxy.groups.model.classic_group import ClassicGroup
+from kproxy.handlers.common import enlisting
+from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.loop.pace import slices
+from kproxy.metadata.queue_settings import settings_of
+from kproxy.security.acls import Op
+from kproxy.shard.appends import append
+from kproxy.shard.shard import Shard
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.commands.transactions import TransactionCommit
+from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
+from kproxy.worker.worker import Request, Worker
+
+_ENLISTS_FROM = 5
+_ABORTABLE_SAID = 4
+_AT_ONCE = 500  # offsets in one envelope: it is applied in one turn
+_PART_BYTES = 600
+_RETRIED = (
+    Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT, Code.KAFKA_STORAGE_ERROR,
+    Code.COORDINATOR_NOT_AVAILABLE,
+)  # fmt: skip
+
+_Answer = dict[str, Any]
+
+
+async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+    """A TxnOffsetCommitResponse; answered when the offsets wait in the log."""
+    body = request.body
+    topics: list[_Answer] = []
+    wanted: list[tuple[_Answer, OffsetCommit]] = []
+    fault, shard = _forbidden(request), None
+    if not fault:
+        fault, shard = await _group_fault(worker, request)
+    for topic in body.topics:
+        await request.budget.step(_PART_BYTES)
+        queue = worker.catalogue.find(topic.name)
+        deny = queue is not None and settings_of(queue.configs).rewind_denied
+        barred = not fault and not request.permits.topic(Op.READ, topic.name)
+        said = Code.TOPIC_AUTHORIZATION_FAILED if barred else fault
+        parts: list[_Answer] = []
+        for part in topic.partitions:
+            await request.budget.step(_PART_BYTES)
+            index, metadata = part.partition_index, part.committed_metadata or ""
+            answer: _Answer = {"partition_index": index, "error_code": said}
+            parts.append(answer)
+            if said:
+                continue
+            if queue is None or not 0 <= index < queue.partitions:
+                answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > worker.config.offset_metadata_bytes_max:
+                answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = getattr(part, "committed_leader_epoch", -1)
+                offset = part.committed_offset
+                wanted.append(
+                    (answer, OffsetCommit(queue.queue_id, index, offset, epoch, metadata, deny))
+                )
+        topics.append({"name": topic.name, "partitions": parts})
+    if wanted and shard is not None:
+        await _append(worker, request, shard, wanted)
+    return {"topics": topics}
+
+
+def _forbidden(request: Request) -> Code:
+    """What the client lacks for all of it."""
+    if not request.permits.transaction(Op.WRITE, request.body.transactional_id):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not request.permits.group(Op.READ, request.body.group_id):
+        return Code.GROUP_AUTHORIZATION_FAILED
+    return Code.NONE
+
+
+async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:
+    """What is said of the request as a whole, and the group's shard."""
+    body = request.body
+    if not body.group_id:
+        return Code.INVALID_GROUP_ID, None
+    if not body.transactional_id:
+        return Code.INVALID_REQUEST, None
+    try:
+        coordinator = coordinator_of(worker, body.group_id)
+        group = await coordinator.load(body.group_id)
+        await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
+    except KafkaError as error:
+        return error.code, None
+    shard, head = coordinator.shard, coordinator.head(body.group_id)
+    if head is not None and head.kind == "share":
+        return Code.GROUP_ID_NOT_FOUND, None
+    generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
+    instance = getattr(body, "group_instance_id", None)
+    if generation < 0 and not member and instance is None:
+        return Code.NONE, shard  # anybody may
+    if group is None:
+        if generation < 0:
+            return Code.NONE, shard  # of a group without members anybody may
+        return Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION, None
+    if isinstance(group, ClassicGroup):
+        fault = group.member_fault(member, instance, generation)
+        if not fault and generation < 0:
+            fault = Code.ILLEGAL_GENERATION
+    else:
+        fault = group.commit_fault(member, instance, generation, request.version + _ANY_VERSION)
+        if fault == Code.STALE_MEMBER_EPOCH:
+            fault = Code.ILLEGAL_GENERATION
+    return fault, shard
+
+
+_ANY_VERSION = 9  # a group asks which version of OffsetCommit a member knows: any will do
+
+
+async def _append(
+    worker: Worker, request: Request, shard: Shard, wanted: list[tuple[_Answer, OffsetCommit]]
+) -> None:
+    """Append offsets to the group's shard, and note in their answers what became of them."""
+    body = request.body
+    code, number = await _take_part(worker, request, shard)
+    if code:
+        for answer, _ in wanted:
+            answer["error_code"] = code
+        return
+    generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
+    for some in slices(wanted, _AT_ONCE):
+        command = TransactionCommit(
+            body.group_id, member, generation, body.producer_id, body.producer_epoch,
+            [offset for _, offset in some], worker.now_ms(), number,
+        )  # fmt: skip
+        outcome = await append(shard, command.envelope(worker.level.value))
+        codes = outcome.codes or (_code(outcome.code, request.version),) * len(some)
+        for (answer, _), one in zip(some, codes, strict=True):
+            missing = one == Code.UNKNOWN_TOPIC_ID
+            answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else one
+        await request.budget.step()
+
+
+async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
+    """Whether the group takes part, and in which transaction, as far as it is known."""
+    body, enlists = request.body, request.version >= _ENLISTS_FROM
+    opened = OPEN_GROUPS.get(shard.state.get, body.group_id, body.producer_id)
+    tag = transaction_rows.tag_of(body.transactional_id)
+    if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
+        if opened.version >= 2 or not enlists:  # else an earlier one may have had this epoch
+            return Code.NONE, opened.number
+    participants = [Participant(shard.shard, group=body.group_id)]
+    code = await enlisting.take_part(
+        worker, body.transactional_id, body.producer_id, body.producer_epoch, participants,
+        enlists=enlists,
+    )  # fmt: skip
+    return _code(code, request.version), NO_NUMBER
+
+
+def _code(code: Code, version: int) -> Code:
+    if code == Code.PRODUCER_FENCED:
+        return Code.INVALID_PRODUCER_EPOCH
+    if code in (Code.TRANSACTION_ABORTABLE, Code.INVALID_TXN_STATE):
+        said = version >= _ABORTABLE_SAID
+        return Code.TRANSACTION_ABORTABLE if said else Code.INVALID_TXN_STATE
+    if code == Code.STALE_MEMBER_EPOCH:
+        return Code.ILLEGAL_GENERATION
+    return Code.COORDINATOR_NOT_AVAILABLE if code in _RETRIED else code

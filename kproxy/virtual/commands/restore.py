@@ -1,0 +1,41 @@
+"""The command that follows a restore."""
+
+from typing import NamedTuple
+
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.rows.kinds import RowKind
+
+OFFSETS_PER_MS = 1 << 11
+"""No log grows as fast in the long run. Until the year 2109 offsets stay below 2^53, as far as some
+languages count; a batch's row has room for 2^56."""
+
+
+def first_offset(next_offset: int, time_ms: int) -> int:
+    """Where a log goes on that was restored at this time, and would have gone on at `next_offset`.
+
+    What the lost end of the log gave out, and what an earlier restore of the same backup did, lies
+    before it: producer ids are log offsets.
+    """
+    return max(next_offset, time_ms * OFFSETS_PER_MS)
+
+
+@of_kind(
+    Kind.RESTORED, DiskUse.ALWAYS, turn,
+    publishes=(RowKind.RESTORED, RowKind.TRANSACTION),
+)  # fmt: skip
+class Restored(NamedTuple):
+    """What the log has before this comes from a backup: what came behind that is lost.
+
+    Transactions that are open are aborted, and whoever has a transactional id's producer id from
+    before is fenced: epochs of it may have been given out that the log does not know.
+    """
+
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.RESTORED, time_ms=self.time_ms)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Restored":
+        return Restored(envelope.time_ms)

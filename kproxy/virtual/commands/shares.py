@@ -1,0 +1,368 @@
+"""Commands of share groups (KIP-932), and of records that are passed on from queue to queue.
+
+- SHARE_SET, from the group's coordinator to the shards of the queues: make share partitions, give
+  them another start, or drop them. Its *epoch* is the group's version: a late one is void. A
+  dropped share partition leaves nothing that would make a late one void. What such a one has made
+  is older than the group is `since`: whoever makes it for the group does so anew.
+- SHARE, by the owner of a queue's shard alone: what becomes of records.
+- SHARE_QUEUES, in the group's shard: which queues have share partitions.
+- SHARE_LOOK: where share partitions stand. It changes nothing.
+- FORWARD: records that a shard takes over from another queue, once each.
+- AIM_FORWARD, in the source's shard: where they go.
+- SETTLE_FORWARD, in the source's shard: what was owed was taken.
+
+A body: a form byte, then numbers and text of known length, big-endian.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.rows.forms import later_form
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import CHUNK, NOWHERE, Position
+from kproxy.virtual.types import PartitionKey, QueueId
+
+SET_MAX = 500
+"""Partitions in one SHARE_SET, SHARE_LOOK or SHARE_QUEUES."""
+LATEST, EARLIEST = -1, -2
+DEAD_LETTERS = 1
+"""The stream of dead letters, in FORWARD."""
+
+_FORM = 1
+_FORM_PASSED_ON = 2  # of a FORWARD
+_HEAD = struct.Struct(">BHI")
+_SET = struct.Struct(">16sIBQqq")
+_SHARE = struct.Struct(">16sIQQII")
+_RUN = struct.Struct(">IIBB")
+_PARTITION = struct.Struct(">16sI")
+_QUEUE = struct.Struct(">16sI")
+_FORWARD = struct.Struct(">BB16sIQIqQIqH")
+_LENGTH = struct.Struct(">H")  # at its end
+_PLACE = struct.Struct(">QI")
+_ITEM_BYTES = 20
+
+
+def _weight(envelope: Envelope) -> int:
+    return 1 + len(envelope.body) // _ITEM_BYTES
+
+
+def _head(group: str, count: int) -> bytes:
+    name = group.encode()
+    return _HEAD.pack(_FORM, len(name), count) + name
+
+
+def _head_of(envelope: Envelope) -> tuple[bytes, str, int, int]:
+    """(body, group, count, where the rest begins). Raises ValueError for a later form."""
+    body = bytes(envelope.body)
+    form, length, count = _HEAD.unpack_from(body)
+    if form != _FORM:
+        raise later_form(f"a command {Kind(envelope.kind).name}", form)
+    at = _HEAD.size + length
+    return body, body[_HEAD.size : at].decode(), count, at
+
+
+class ShareAction(IntEnum):
+    """What SHARE_SET does with a share partition."""
+
+    INITIALISE = 0  # make it, where the group has none
+    RESET = 1  # give it another start, and forget what is done
+    DROP = 2
+    RESOLVE = 3  # its start, which depends on a time, was found
+
+
+class ShareChange(NamedTuple):
+    """`start`: an offset, LATEST or EARLIEST. `since_ms`: where the owner is to look for it."""
+
+    key: PartitionKey
+    action: ShareAction
+    epoch: int
+    start: int = LATEST
+    since_ms: int = NOWHERE
+
+
+_SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
+
+
+@of_kind(
+    Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET)
+)  # fmt: skip
+class SetShares(NamedTuple):
+    """Share partitions of a group, in the shard of their queue partitions.
+
+    `since`: what was made at an earlier epoch is not the group's: it was before it, or was dropped.
+    """
+
+    group: str
+    changes: Sequence[ShareChange]
+    time_ms: int
+    since: int = 0
+
+    def envelope(self) -> Envelope:
+        items = [
+            _SET.pack(*one.key, one.action, one.epoch, one.start, one.since_ms)
+            for one in self.changes
+        ]
+        body = b"".join((_head(self.group, len(items)), *items))
+        return Envelope(Kind.SHARE_SET, number=self.since, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "SetShares":
+        """Raises ValueError for a form of a later kproxy."""
+        body, group, count, at = _head_of(envelope)
+        changes = [
+            ShareChange((QueueId(queue_id), index), ShareAction(action), epoch, start, since_ms)
+            for queue_id, index, action, epoch, start, since_ms in _SET.iter_unpack(
+                body[at : at + count * _SET.size]
+            )
+        ]
+        return SetShares(group, changes, envelope.time_ms, envelope.number)
+
+
+class Cause(IntEnum):
+    """Why records were archived."""
+
+    NONE = 0  # a gap, an aborted transaction, what is not there any more
+    REJECTED = 1
+    DELIVERY_LIMIT = 2
+
+
+OWED = 0x80
+"""In the cause of a run: the dead-letter queue is to have these records."""
+
+
+class Run(NamedTuple):
+    """Records in a row that become the same. `byte`: `share_rows.state_byte`."""
+
+    first: int
+    records: int
+    byte: int
+    cause: int = Cause.NONE
+
+
+class ShareRuns(NamedTuple):
+    """What becomes of records of a share partition. `epoch`: its row's. Runs are ascending."""
+
+    key: PartitionKey
+    epoch: int
+    runs: Sequence[Run]
+
+
+def _weight_of_states(envelope: Envelope) -> int:
+    return _weight(envelope) + envelope.number // 2
+
+
+@of_kind(
+    Kind.SHARE, DiskUse.MODEST, _weight_of_states,
+    publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER),
+)  # fmt: skip
+class ChangeShares(NamedTuple):
+    """States of records, as their shard's owner decided; void from anybody else.
+
+    The envelope's number says what is not seen by its length: about how many rows of states its
+    runs go over.
+    """
+
+    group: str
+    partitions: Sequence[ShareRuns]
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        parts = [_head(self.group, len(self.partitions))]
+        for key, epoch, runs in self.partitions:
+            base = runs[0].first if runs else 0
+            parts.append(_SHARE.pack(*key, epoch, base, len(runs), 0))
+            parts += [
+                _RUN.pack(first - base, records, byte, cause)
+                for first, records, byte, cause in runs
+            ]
+        records = sum([run.records for one in self.partitions for run in one.runs])
+        body = b"".join(parts)
+        return Envelope(Kind.SHARE, number=records // CHUNK, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "ChangeShares":
+        """Raises ValueError for a form of a later kproxy."""
+        body, group, count, at = _head_of(envelope)
+        partitions = []
+        for _ in range(count):
+            queue_id, index, epoch, base, runs, _ = _SHARE.unpack_from(body, at)
+            at += _SHARE.size
+            end = at + runs * _RUN.size
+            found = [
+                Run(base + delta, records, byte, cause)
+                for delta, records, byte, cause in _RUN.iter_unpack(body[at:end])
+            ]
+            at = end
+            partitions.append(ShareRuns((QueueId(queue_id), index), epoch, found))
+        return ChangeShares(group, partitions, envelope.time_ms)
+
+
+@of_kind(Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, publishes=(RowKind.SHARE_QUEUE,))
+class NoteShareQueues(NamedTuple):
+    """In the group's shard: of so many partitions of a queue there are share partitions; 0: none.
+
+    Without effect if the group is not `after` any more.
+    """
+
+    group: str
+    after: int
+    queues: Sequence[tuple[QueueId, int]]
+
+    def envelope(self) -> Envelope:
+        items = [_QUEUE.pack(*one) for one in self.queues]
+        body = b"".join((_head(self.group, len(items)), *items))
+        return Envelope(Kind.SHARE_QUEUES, number=self.after, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "NoteShareQueues":
+        """Raises ValueError for a form of a later kproxy."""
+        body, group, count, at = _head_of(envelope)
+        queues = [
+            (QueueId(queue_id), partitions)
+            for queue_id, partitions in _QUEUE.iter_unpack(body[at : at + count * _QUEUE.size])
+        ]
+        return NoteShareQueues(group, envelope.number, queues)
+
+
+@of_kind(Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, answered_across_workers=True)
+class LookAtShares(NamedTuple):
+    """Asks the fold where share partitions stand.
+
+    The outcome's `numbers` has for each: its start, -1 where there is none or it is not resolved,
+    and how many records it has still to deliver or to see acknowledged, -1 likewise. That is below
+    0 where it begins behind the end: so many are to be written before there is one for it.
+    """
+
+    group: str
+    keys: Sequence[PartitionKey]
+
+    def envelope(self) -> Envelope:
+        items = [_PARTITION.pack(*key) for key in self.keys]
+        body = b"".join((_head(self.group, len(items)), *items))
+        return Envelope(Kind.SHARE_LOOK, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "LookAtShares":
+        """Raises ValueError for a form of a later kproxy."""
+        body, group, count, at = _head_of(envelope)
+        keys = [
+            (QueueId(queue_id), index)
+            for queue_id, index in _PARTITION.iter_unpack(body[at : at + count * _PARTITION.size])
+        ]
+        return LookAtShares(group, keys)
+
+
+FORWARD_BYTES = _FORWARD.size
+"""What a FORWARD has behind its batch, beside the group's name."""
+
+
+@of_kind(
+    Kind.FORWARD, DiskUse.ORDINARY, publishes=(
+        RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED,
+    ), answered_across_workers=True,
+)  # fmt: skip
+class Forward(NamedTuple):
+    """A batch of records from another queue. Void where any of its positions was taken before.
+
+    The envelope names the target. The body begins with the batch, so that it is read as it lies.
+    `group`: what tells streams from the same source to the same target apart. `stream`: what kind
+    they are. `look_ms`: as in an APPEND, when to look at the target's retention. `passed_on`: the
+    target's routes pass it on, as what a producer has sent; that needs the level LETTERS_FROM.
+    """
+
+    target: PartitionKey
+    stream: int
+    source: PartitionKey
+    group: str
+    first: Position
+    last: Position
+    batch: bytes | memoryview
+    look_ms: int = 0
+    passed_on: bool = False
+
+    def envelope(self) -> Envelope:
+        name = self.group.encode()
+        places = *self.first, *self.last
+        form = _FORM_PASSED_ON if self.passed_on else _FORM
+        tail = _FORWARD.pack(form, self.stream, *self.source, *places, len(name))
+        return Envelope(
+            Kind.FORWARD, *self.target, number=self.look_ms,
+            body=b"".join((self.batch, name, tail)),
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Forward":
+        """Raises ValueError for a form of a later kproxy."""
+        body = bytes(envelope.body)
+        at = len(body) - _FORWARD.size
+        form, stream, queue_id, index, *places, length = _FORWARD.unpack_from(body, at)
+        if form not in (_FORM, _FORM_PASSED_ON):
+            raise later_form("a command FORWARD", form)
+        return Forward(
+            (envelope.queue_id, envelope.partition), stream, (QueueId(queue_id), index),
+            body[at - length : at].decode(), Position(*places[:3]), Position(*places[3:]),
+            body[: at - length], envelope.number, form == _FORM_PASSED_ON,
+        )  # fmt: skip
+
+
+def is_passed_on(envelope: Envelope) -> bool:
+    """Return whether the target's routes pass on the batch of a FORWARD."""
+    return envelope.body[len(envelope.body) - _FORWARD.size] == _FORM_PASSED_ON
+
+
+def batch_of(envelope: Envelope) -> memoryview:
+    """The batch that a FORWARD begins with: no more of it is read."""
+    (length,) = _LENGTH.unpack_from(envelope.body, len(envelope.body) - _LENGTH.size)
+    return memoryview(envelope.body)[: len(envelope.body) - _FORWARD.size - length]
+
+
+@of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, publishes=(RowKind.FORWARD_TARGET,))
+class AimForward(NamedTuple):
+    """In the source's shard: where a stream goes from now on.
+
+    It is logged before the first FORWARD there. So who has to send again what may have been taken
+    sends it to where it was sent before, whatever is set by then. `after`: the log offset of the
+    one that it comes in the place of, -1 for none; void where that is not the last one.
+    """
+
+    source: PartitionKey
+    group: str
+    target: PartitionKey
+    after: int = -1
+
+    def envelope(self) -> Envelope:
+        body = bytes([_FORM]) + _PARTITION.pack(*self.target) + self.group.encode()
+        return Envelope(Kind.AIM_FORWARD, *self.source, number=self.after, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "AimForward":
+        """Raises ValueError for a form of a later kproxy."""
+        body = bytes(envelope.body)
+        if body[0] != _FORM:
+            raise later_form("a command AIM_FORWARD", body[0])
+        queue_id, index = _PARTITION.unpack_from(body, 1)
+        group = body[1 + _PARTITION.size :].decode()
+        source = envelope.queue_id, envelope.partition
+        return AimForward(source, group, (QueueId(queue_id), index), envelope.number)
+
+
+@of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))
+class SettleForward(NamedTuple):
+    """What was owed was taken, or given up: places of DEAD_LETTER rows."""
+
+    places: Sequence[tuple[int, int]]
+
+    def envelope(self) -> Envelope:
+        items = [_PLACE.pack(*one) for one in self.places]
+        return Envelope(Kind.SETTLE_FORWARD, body=b"".join((_head("", len(items)), *items)))
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "SettleForward":
+        """Raises ValueError for a form of a later kproxy."""
+        body, _, count, at = _head_of(envelope)
+        found = list(_PLACE.iter_unpack(body[at : at + count * _PLACE.size]))
+        return SettleForward(found)

@@ -1,0 +1,447 @@
+"""Commands of transactions: what a coordinator decides, and what those who take part are told.
+
+A transaction goes through these, in this order:
+
+- INIT_PRODUCER, in the shard of the transactional id: it gets a producer id and an epoch, and
+  whoever had an earlier epoch is fenced.
+- ENLIST, there: partitions and groups take part; the first one opens the transaction.
+- BEGIN, in each other shard that takes part: records and offsets may come. In the coordinator's own
+  shard ENLIST does that.
+- END, in the coordinator's shard: it is decided, for good.
+- MARKER, in each shard that takes part: a control batch in each partition that has records of it.
+- COMPLETE, in the coordinator's shard: all who took part know.
+
+A body: a form byte, then numbers and text of known length, big-endian. A MARKER's body begins with
+the control batch itself, which all its partitions share.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.offsets import ORDERED_FROM, OffsetCommit
+from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.rows.forms import later_form
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import NO_NUMBER, Participant
+from kproxy.virtual.types import PartitionKey, QueueId
+
+NAMED_MAX = 500
+"""Partitions in one ENLIST or BEGIN, forgotten by one COMPLETE; offsets that one MARKER settles."""
+MARKED_MAX = 200
+"""Partitions in one MARKER: each takes some 30 µs, and a dozen rows."""
+
+ASKS_ONLY = 0
+"""The version of an ENLIST that only asks whether all take part (Kafka's verification)."""
+
+SETS_CLOCK = 255
+"""The version of an ENLIST that says when what is open began, by its coordinator's clock."""
+
+_FORM = 1
+_ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
+_LENGTH = struct.Struct(">H")
+_INIT = struct.Struct(">iqh")
+_PRODUCER = struct.Struct(">qhB")
+_BEGIN = struct.Struct(">qhBq8sII")
+_END = struct.Struct(">qhBBq")
+_MARKER = struct.Struct(">BqhqBII")
+_PARTITION = struct.Struct(">16sI")
+_ENLISTED = struct.Struct(">IH")  # shard, length
+_COMMIT = struct.Struct(">qhiI")
+_OFFSET = struct.Struct(">16sIqi?I")
+_COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
+_OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
+_ITEM_BYTES = 20  # of a partition's name
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _text_at(body: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(body, at)
+    at += _LENGTH.size
+    return body[at : at + length].decode(), at + length
+
+
+def _body_of(envelope: Envelope, at: int = 0) -> bytes:
+    """Raises ValueError for a form of a later kproxy."""
+    body = bytes(envelope.body)
+    if body[at] != _FORM:
+        raise later_form(f"a command {Kind(envelope.kind).name}", body[at])
+    return body
+
+
+def _weight_of_partitions(envelope: Envelope) -> int:
+    return 1 + len(envelope.body) // _ITEM_BYTES
+
+
+def _weight_of_marker(envelope: Envelope) -> int:
+    """A partition takes three units; a group may have as many offsets as one MARKER settles."""
+    if len(envelope.body) < CONTROL_BATCH_BYTES + _MARKER.size:
+        return 1  # none that kproxy wrote
+    *_, partitions, groups = _MARKER.unpack_from(envelope.body, CONTROL_BATCH_BYTES)
+    return 1 + 3 * int(partitions) + NAMED_MAX * int(groups)
+
+
+@of_kind(
+    Kind.INIT_PRODUCER,
+    DiskUse.ORDINARY,
+    one,
+    publishes=(RowKind.TRANSACTION,),
+)
+class InitProducer(NamedTuple):
+    """A producer with a transactional id begins, or begins anew.
+
+    `expected_id`, `expected_epoch`: what it believes to have, -1 where it has nothing.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    expected_id: int
+    expected_epoch: int
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        numbers = _INIT.pack(self.timeout_ms, self.expected_id, self.expected_epoch)
+        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
+        return Envelope(Kind.INIT_PRODUCER, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "InitProducer":
+        """Raises ValueError for a form of a later kproxy."""
+        body = _body_of(envelope)
+        timeout_ms, expected_id, expected_epoch = _INIT.unpack_from(body, 1)
+        name = body[1 + _INIT.size :].decode()
+        return InitProducer(name, timeout_ms, expected_id, expected_epoch, envelope.time_ms)
+
+
+@of_kind(
+    Kind.ENLIST,
+    DiskUse.ORDINARY,
+    _weight_of_partitions,
+    publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP),
+    answered_across_workers=True,
+)
+class Enlist(NamedTuple):
+    """Partitions and groups take part in a producer's transaction; the first ones open it.
+
+    `version`: of the transaction protocol; 2 where a Produce or a commit enlists by itself;
+    `ASKS_ONLY`; `SETS_CLOCK`.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+    participants: Sequence[Participant]
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        parts = [
+            bytes([_FORM]),
+            _PRODUCER.pack(self.producer_id, self.epoch, self.version),
+            _text(self.transactional_id),
+        ]
+        for participant in self.participants:
+            data = participant.encode()
+            parts += (_ENLISTED.pack(participant.shard, len(data)), data)
+        return Envelope(Kind.ENLIST, time_ms=self.time_ms, body=b"".join(parts))
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Enlist":
+        """Raises ValueError for a form of a later kproxy."""
+        body = _body_of(envelope)
+        producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
+        name, at = _text_at(body, 1 + _PRODUCER.size)
+        participants = []
+        while at < len(body):
+            shard, length = _ENLISTED.unpack_from(body, at)
+            start = at + _ENLISTED.size
+            at = start + length
+            participants.append(_participant(shard, body[start:at]))
+        return Enlist(name, producer_id, epoch, version, participants, envelope.time_ms)
+
+
+def _participant(shard: int, data: bytes) -> Participant:
+    if data[0]:
+        return Participant(shard, group=data[1:].decode())
+    queue_id, index = _PARTITION.unpack_from(data, 1)
+    return Participant(shard, (QueueId(queue_id), index))
+
+
+@of_kind(
+    Kind.BEGIN,
+    DiskUse.ORDINARY,
+    _weight_of_partitions,
+    publishes=(*_OPEN_ROWS, RowKind.GROUP),
+)
+class Begin(NamedTuple):
+    """A shard's partitions and groups take part in the transaction with this number."""
+
+    producer_id: int
+    epoch: int
+    version: int
+    number: int
+    tag: bytes  # of the transactional id (`transaction_rows.tag_of`)
+    partitions: Sequence[PartitionKey]
+    groups: Sequence[str]
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        body = (
+            bytes([_FORM])
+            + _BEGIN.pack(*self[:5], len(self.partitions), len(self.groups))
+            + _named(self.partitions, self.groups)
+        )
+        return Envelope(Kind.BEGIN, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Begin":
+        """Raises ValueError for a form of a later kproxy."""
+        body = _body_of(envelope)
+        producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
+        keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
+        return Begin(producer_id, epoch, version, number, tag, keys, names, envelope.time_ms)
+
+
+def _named(partitions: Sequence[PartitionKey], groups: Sequence[str]) -> bytes:
+    return b"".join(
+        [*(_PARTITION.pack(*key) for key in partitions), *(_text(group) for group in groups)]
+    )
+
+
+def _named_at(
+    body: bytes, at: int, partitions: int, groups: int
+) -> tuple[list[PartitionKey], list[str]]:
+    end = at + partitions * _PARTITION.size
+    keys = [(QueueId(q), index) for q, index in _PARTITION.iter_unpack(body[at:end])]
+    names = []
+    for _ in range(groups):
+        name, end = _text_at(body, end)
+        names.append(name)
+    return keys, names
+
+
+class EndCause:
+    """Why a transaction ends."""
+
+    CLIENT = 0
+    TIMEOUT = 1
+    """It was open for too long: whoever has its epoch is fenced."""
+    OPERATOR = 2
+    """As TIMEOUT; the transaction is named by its number alone."""
+
+
+@of_kind(
+    Kind.END,
+    DiskUse.ALWAYS,
+    one,
+    publishes=_COORDINATOR_ROWS,
+    answered_across_workers=True,
+)
+class End(NamedTuple):
+    """A transaction is committed or aborted.
+
+    `number`: of the transaction that was open as the client's request was taken, -1: none was; it
+    ends no other. `version`: of the transaction protocol, 2: the epoch is bumped (KIP-890).
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+    commit: bool
+    number: int
+    time_ms: int
+    cause: int = EndCause.CLIENT
+
+    def envelope(self) -> Envelope:
+        flags = self.commit | self.cause << 1
+        numbers = _END.pack(self.producer_id, self.epoch, self.version, flags, self.number)
+        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
+        return Envelope(Kind.END, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "End":
+        """Raises ValueError for a form of a later kproxy."""
+        body = _body_of(envelope)
+        producer_id, epoch, version, flags, number = _END.unpack_from(body, 1)
+        name = body[1 + _END.size :].decode()
+        return End(
+            name, producer_id, epoch, version, bool(flags & 1), number, envelope.time_ms, flags >> 1
+        )
+
+
+@of_kind(
+    Kind.MARKER,
+    DiskUse.ALWAYS,
+    _weight_of_marker,
+    publishes=(
+        RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
+        RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
+        RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.TRANSACTIONAL_PRODUCER,
+    ),
+    answered_across_workers=True,
+)  # fmt: skip
+class Marker(NamedTuple):
+    """A transaction ends in a shard's partitions and groups.
+
+    `batch`: the control batch, of `protocol.batch.control_batch`; its producer epoch is the lowest
+    that may go on. `epoch`: of the records. `groups`: at most one, which may have many offsets.
+    """
+
+    batch: bytes
+    producer_id: int
+    epoch: int
+    number: int
+    commit: bool
+    partitions: Sequence[PartitionKey]
+    groups: Sequence[str]
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        body = self.batch + _MARKER.pack(
+            _FORM, self.producer_id, self.epoch, self.number, self.commit,
+            len(self.partitions), len(self.groups),
+        ) + _named(self.partitions, self.groups)  # fmt: skip
+        # Who sends a group's end waits for its outcome; of partitions nothing more can be said.
+        return Envelope(Kind.MARKER, number=len(self.groups), time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Marker":
+        """Raises ValueError for a form of a later kproxy."""
+        body = _body_of(envelope, CONTROL_BATCH_BYTES)
+        _, producer_id, epoch, number, commit, partitions, groups = _MARKER.unpack_from(
+            body, CONTROL_BATCH_BYTES
+        )
+        keys, names = _named_at(body, CONTROL_BATCH_BYTES + _MARKER.size, partitions, groups)
+        batch = body[:CONTROL_BATCH_BYTES]
+        return Marker(
+            batch, producer_id, epoch, number, bool(commit), keys, names, envelope.time_ms
+        )
+
+
+@of_kind(
+    Kind.COMPLETE,
+    DiskUse.ALWAYS,
+    lambda envelope: NAMED_MAX // 2,
+    publishes=_COORDINATOR_ROWS,
+)
+class Complete(NamedTuple):
+    """All who took part know how it ended; forgets up to `NAMED_MAX` of them at a time.
+
+    Its outcome says how many are left: the transaction is complete once there are none.
+    """
+
+    transactional_id: str
+    number: int
+    time_ms: int
+
+    def envelope(self) -> Envelope:
+        body = bytes([_FORM]) + self.transactional_id.encode()
+        return Envelope(Kind.COMPLETE, number=self.number, time_ms=self.time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Complete":
+        """Raises ValueError for a form of a later kproxy."""
+        return Complete(_body_of(envelope)[1:].decode(), envelope.number, envelope.time_ms)
+
+
+@of_kind(
+    Kind.TRANSACTION_COMMIT,
+    DiskUse.MODEST,
+    by_items,
+    publishes=(
+        RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP,
+    ),
+)  # fmt: skip
+class TransactionCommit(NamedTuple):
+    """Offsets that a group commits once a producer's transaction is committed.
+
+    `generation`: of the group's member, below 0: nobody's. `number`: of the transaction that was
+    open as the client's request was taken, -1: whichever has this epoch. `ordered`: as of COMMIT.
+    """
+
+    group: str
+    member: str
+    generation: int
+    producer_id: int
+    epoch: int
+    offsets: Sequence[OffsetCommit]
+    time_ms: int
+    number: int = NO_NUMBER
+    ordered: bool = False
+
+    def envelope(self, level: int) -> Envelope:
+        """The envelope as this level has it."""
+        parts = [
+            bytes([_ORDERED if level >= ORDERED_FROM else _FORM]),
+            _COMMIT.pack(self.producer_id, self.epoch, self.generation, len(self.offsets)),
+            _text(self.group),
+            _text(self.member),
+        ]
+        for offset in self.offsets:
+            data = offset.metadata.encode()
+            numbers = offset.queue_id, offset.partition, offset.offset, offset.leader_epoch
+            parts += (_OFFSET.pack(*numbers, offset.deny, len(data)), data)
+        return Envelope(
+            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=b"".join(parts)
+        )
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "TransactionCommit":
+        """Raises ValueError for a form of a later kproxy."""
+        body = bytes(envelope.body)
+        ordered = body[0] == _ORDERED
+        if not ordered:
+            body = _body_of(envelope)
+        producer_id, epoch, generation, count = _COMMIT.unpack_from(body, 1)
+        group, at = _text_at(body, 1 + _COMMIT.size)
+        member, at = _text_at(body, at)
+        offsets = []
+        for _ in range(count):
+            queue_id, index, offset, leader_epoch, deny, length = _OFFSET.unpack_from(body, at)
+            at += _OFFSET.size
+            metadata = body[at : at + length].decode()
+            at += length
+            offsets.append(
+                OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, deny)
+            )
+        return TransactionCommit(
+            group, member, generation, producer_id, epoch, offsets, envelope.time_ms,
+            envelope.number, ordered,
+        )  # fmt: skip
+
+
+@of_kind(
+    Kind.EXPIRE_TRANSACTION,
+    DiskUse.ALWAYS,
+    one,
+    publishes=(RowKind.TRANSACTION, RowKind.TRANSACTIONAL_PRODUCER),
+)
+class ExpireTransaction(NamedTuple):
+    """A transactional id, or what a shard remembers of a producer, was not used for long.
+
+    Without effect where it was used since `used_ms`. One of `transactional_id` and `producer_id`
+    is set.
+    """
+
+    transactional_id: str
+    producer_id: int
+    used_ms: int
+
+    def envelope(self) -> Envelope:
+        body = bytes([_FORM]) + self.transactional_id.encode()
+        return Envelope(
+            Kind.EXPIRE_TRANSACTION, number=self.producer_id, time_ms=self.used_ms, body=body
+        )
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "ExpireTransaction":
+        """Raises ValueError for a form of a later kproxy."""
+        name = _body_of(envelope)[1:].decode()
+        return ExpireTransaction(name, envelope.number, envelope.time_ms)

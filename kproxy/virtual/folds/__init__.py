@@ -1,0 +1,1 @@
+"""Parts of the fold, a module for each family."""

@@ -1,0 +1,195 @@
+"""The fold's part for delays: what waits, and what is appended when it is due.
+
+Whether a batch is due is decided here by the time that is in the DUE, so nothing is early by the
+clock of who sent it; and once, for what was appended does not wait any more.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kproxy.common.errors import Code
+from kproxy.protocol.batch import read_header
+from kproxy.virtual import producers
+from kproxy.virtual.commands.delays import Due, Later, Span
+from kproxy.virtual.commands.envelope import Body, Envelope
+from kproxy.virtual.folds.participants import ParticipantFold
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.delays import (
+    DELAY_ENTRIES,
+    DELAYS,
+    DELAYS_DUE,
+    WAITING_BATCHES,
+    Waiting,
+    hidden,
+    shown,
+    waiting_in,
+)
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.producers import BatchMetadata
+from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.schema import decode_count, encode_count
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_NEVER = (1 << 63) - 1
+
+
+def remove_waiting(state: State, key: PartitionKey, last_offset: int) -> None:
+    """A batch of this hidden partition does not wait any more."""
+    batch = state.batch_at(key, last_offset)
+    if batch is not None:
+        state.count_dead(batch)
+        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(WAITING_BATCHES.key(shown(key), batch.max_time_ms, last_offset), None)
+
+
+def file_at(state: State, key: PartitionKey, due_ms: int) -> None:
+    """Have a partition looked at by this time, if it is not to be looked at before."""
+    entry_key = DELAY_ENTRIES.key(key)
+    entry = state.get(entry_key)
+    if entry is None or due_ms < decode_count(entry):
+        state.put(entry_key, encode_count(due_ms))
+        state.file(DELAYS_DUE.key(due_ms, key))
+
+
+class DelayFold:
+    """Applies to a shard's state what waits there."""
+
+    def __init__(self, state: State, participants: ParticipantFold, *, shared: bool) -> None:
+        self._state = state
+        self._participants = participants
+        self._shared = shared
+        self._any: bool | None = None  # not looked at yet
+
+    @property
+    def any_delays(self) -> bool:
+        """Whether anything has ever waited in this shard: where not, nothing is looked up."""
+        if self._any is None:
+            self._any = bool(self._state.some(*RowKind.DELAY.range(), 1))
+        return self._any
+
+    def later(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Of what waits nobody is told an offset: the outcome's number is -1."""
+        state, asked = self._state, Later.decode(envelope)
+        key, header = asked.key, asked.header
+        row = state.partition(key)
+        if row is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        if header.producer_id >= 0:
+            known = producers.find(state, key, row, header.producer_id)
+            verdict: Code | BatchMetadata | None = producers.judge(
+                known, header, row, asked.known_ms
+            )
+            if verdict != Code.INVALID_PRODUCER_EPOCH:
+                verdict = self._participants.fault(key, row, known, header) or verdict
+            if verdict is not None:
+                return self._not_taken(log_offset, row, verdict)
+            producers.remember(state, key, row, known, header, -1, asked.known_ms)
+            state.put_quietly(key, row)
+        if asked.now is not None:
+            head, place = read_header(envelope.body, asked.now[0]), _part(location, asked.now)
+            state.add_batch(key, row, head, place, log_offset, asked.look_ms)
+        aside = state.partition(hidden(key)) or Partition()
+        records, first_ms = self._wait(key, aside, envelope.body, asked.later, location, log_offset)
+        before = waiting_in(state.get, key)
+        waiting = before._replace(
+            records=before.records + records, batches=before.batches + len(asked.later)
+        )
+        if asked.delay_ms:
+            waiting = waiting._replace(delay_ms=asked.delay_ms, due_ms=first_ms)
+        self._put_waiting(key, before, waiting)
+        return Outcome(Code.NONE, -1, -1, row.log_start)
+
+    def _put_waiting(self, key: PartitionKey, before: Waiting, waiting: Waiting) -> None:
+        self._state.counts.waiting += waiting.records - before.records
+        self._state.put(DELAYS.key(key), DELAYS.encode(waiting))
+
+    def _not_taken(self, log_offset: int, row: Partition, verdict: Code | BatchMetadata) -> Outcome:
+        if self._shared:  # a rebuild does not judge it again
+            self._state.put(rows.no_effect_key(log_offset), b"")
+        if isinstance(verdict, Code):
+            return Outcome(verdict, log_start=row.log_start)
+        return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
+
+    def _wait(
+        self, key: PartitionKey, row: Partition, body: Body, spans: Sequence[Span],
+        location: LogLocation, log_offset: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Put batches aside. How many records they have, and when the first of them is due.
+
+        `row`: of the hidden partition.
+        """
+        state, aside = self._state, hidden(key)
+        self._any = True
+        records, first_ms = 0, _NEVER
+        for number, span in enumerate(spans):
+            header = read_header(body, span[0])
+            place, due_ms = _part(location, span), header.max_timestamp
+            state.add_batch(aside, row, header, place, log_offset, None, number=number)
+            state.put(WAITING_BATCHES.key(key, due_ms, row.next_offset - 1), b"")
+            records += header.record_count
+            first_ms = min(first_ms, due_ms)
+        file_at(state, key, first_ms)
+        return records, first_ms
+
+    def due(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number is how many batches were appended; -1: it is void."""
+        state, asked, body = self._state, Due.decode(envelope), envelope.body
+        key, aside = asked.key, hidden(asked.key)
+        row, waiting_row = state.partition(key), state.partition(aside)
+        if row is None or waiting_row is None:
+            return self._void(log_offset, Code.UNKNOWN_TOPIC_ID)
+        if not state.is_owners(envelope):
+            return self._void(log_offset, Code.NOT_LEADER_OR_FOLLOWER)
+        gone = [state.batch_at(aside, last_offset) for last_offset in asked.removed]
+        if not all(batch is not None and batch.max_time_ms <= asked.time_ms for batch in gone):
+            return self._void(log_offset, Code.NONE)
+        for last_offset in asked.removed:
+            remove_waiting(state, aside, last_offset)
+        for number, span in enumerate(asked.now):
+            head, place = read_header(body, span[0]), _part(location, span)
+            state.add_batch(key, row, head, place, log_offset, asked.look_ms, number=number)
+        before = waiting_in(state.get, key)
+        records = sum(read_header(body, at).record_count for at, _ in asked.now)
+        batches = before.batches + len(asked.later) - len(asked.removed)
+        left = max(0, before.records - records) if batches else 0
+        waiting = before._replace(records=left, batches=batches)
+        self._put_waiting(key, before, waiting)
+        if asked.later:
+            self._wait(key, waiting_row, body, asked.later, location, log_offset)
+        self._move_start(aside, waiting_row, gone, asked.removed, batches)
+        return Outcome(Code.NONE, len(asked.now))
+
+    def _move_start(
+        self, aside: PartitionKey, row: Partition, gone: Sequence[Batch | None],
+        removed: Sequence[int], left: int,
+    ) -> None:  # fmt: skip
+        """Nothing is looked for where nothing waits any more, as far as that is known."""
+        for last_offset, batch in zip(removed, gone, strict=True):
+            if batch is not None and last_offset - batch.last_delta == row.log_start:
+                row.log_start = last_offset + 1
+        if not left:
+            row.log_start = row.next_offset
+        self._state.put_partition(aside, row)
+
+    def _void(self, log_offset: int, code: Code) -> Outcome:
+        if self._shared:
+            self._state.put(rows.no_effect_key(log_offset), b"")
+        return Outcome(code)
+
+    def drop(self, queue_id: QueueId, indexes: Iterable[int]) -> None:
+        """Partitions are gone, and with them what waits for them. The sweeper has the rest."""
+        if not self.any_delays:
+            return
+        for index in indexes:
+            key = queue_id, index
+            data = self._state.get(DELAYS.key(key))
+            if data is not None:
+                self._state.counts.waiting -= DELAYS.decode(data).records
+                self._state.put(DELAYS.key(key), None)
+                self._state.drop_hidden(hidden(key))
+
+
+def _part(location: LogLocation, span: Span) -> LogLocation:
+    """Where a batch of a body lies."""
+    return LogLocation(location.segment, location.position + span[0], span[1])

@@ -1,0 +1,436 @@
+"""The fold's part for routes: which records are passed on next, and what of them has landed.
+
+Where a record goes follows from its bytes and its epoch alone, never from a setting as it is now:
+two owners agree. The fold refuses nothing of what is shipped but what was taken before.
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from kproxy.common.errors import Code
+from kproxy.protocol.batch import read_header
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import routes as route_rows
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import Partition, Queue
+from kproxy.virtual.rows.routes import (
+    DEFINITIONS,
+    DEFINITIONS_MAX,
+    EPOCHS_MAX,
+    LANDINGS,
+    NOTHING_LANDED,
+    PARTITION_ROUTES_MAX,
+    ROUTES,
+    SOURCE_PARTITIONS_MAX,
+    Definition,
+    Epoch,
+    Route,
+)
+from kproxy.virtual.state import State
+from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
+
+TO, FROM, FROM_START = "kproxy.route.to", "kproxy.route.from", "kproxy.route.from.start"
+FILTER, CONFIGS = "kproxy.route.filter", "kproxy.route.configs"
+UNROUTABLE = "kproxy.route.unroutable"
+FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
+ROUTE_SETTINGS = b'"kproxy.route.'
+"""In the body of a CREATE of a queue that defines a route."""
+ROUTE_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
+_ID = struct.Struct(">QQ")
+_TIME_MASK = (1 << 47) - 1
+
+
+class Told(NamedTuple):
+    """A definer's route, as the shards of its source are told of it."""
+
+    definer: QueueId
+    spec: bytes
+    from_start: bool
+
+
+def definitions_between(before: Queue | None, after: Queue | None) -> dict[str, str]:
+    """What a queue that was made, changed or deleted has to tell: specs by the source's name."""
+    was = None if before is None else source_of(before.configs, before.name)
+    now = None if after is None else source_of(after.configs, after.name)
+    told = {} if was is None or was == now else {was: ""}
+    if after is not None and now is not None:
+        told[now] = spec_of(after).decode()
+    return told
+
+
+def source_of(configs: Mapping[str, str], name: str) -> str | None:
+    """The name of the queue that a queue with these settings has a route from."""
+    if configs.get(TO):
+        return name
+    return configs.get(FROM) or None
+
+
+def spec_of(queue: Queue) -> bytes:
+    """What says where records go, by the settings of the queue that defines it."""
+    spec = {name: queue.configs[name] for name in ROUTE_SPEC if name in queue.configs}
+    return json.dumps({"name": queue.name, **spec}, sort_keys=True).encode()
+
+
+def told_of(work: Iterable[Sequence[Any]]) -> list[Told]:
+    """Routes as ASSIGN_PARTITIONS carries them."""
+    return [
+        Told(QueueId(bytes.fromhex(definer)), spec.encode(), bool(from_start))
+        for definer, spec, from_start in work
+    ]
+
+
+def to_tell(routes: Iterable[Told]) -> list[list[Any]]:
+    """Of `told_of` the other way."""
+    return [[one.definer.hex(), one.spec.decode(), one.from_start] for one in routes]
+
+
+def crowded(source: str, queue: Queue | None = None) -> Outcome:
+    """A route is refused, as its source has as many as it may."""
+    message = (
+        f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
+        f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
+        f" {SOURCE_PARTITIONS_MAX} partitions"
+    )
+    return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
+
+
+class RouteFold:
+    """Applies to a shard's state what routes do."""
+
+    def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool) -> None:
+        self._state = state
+        self._shard = shard
+        self._shards = shards
+        self._shared = shared
+        self._any_defined: bool | None = None  # not looked at yet
+
+    # -- who defines routes, in the home shard of the source's name
+
+    @property
+    def any_defined(self) -> bool:
+        """Whether this shard has ever told of a route: where not, nothing is looked up."""
+        if self._any_defined is None:
+            self._any_defined = bool(self._state.some(*RowKind.ROUTE_DEFINITION.range(), 1))
+        return self._any_defined
+
+    def _definitions(self, source: str) -> list[Definition]:
+        if not self.any_defined:
+            return []
+        data = self._state.get(DEFINITIONS.key(source))
+        return [] if data is None else route_rows.decode_definitions(data)
+
+    def _put_definitions(self, source: str, definitions: Sequence[Definition]) -> None:
+        key = DEFINITIONS.key(source)
+        value = route_rows.encode_definitions(definitions) if definitions else None
+        self._any_defined = True
+        self._state.put(key, value)
+
+    def define(self, asked: DefineRoute) -> Code | None:
+        """Note a route. NONE: that has changed something; None: it has not."""
+        known = self._definitions(asked.source)
+        spec = asked.spec.encode()
+        before = next((one for one in known if one.definer == asked.definer), None)
+        if before is not None and before.as_of >= asked.as_of:
+            return None
+        others = [one for one in known if one is not before]
+        if spec and (before is None or not before.spec) and self._is_full(asked.source, others):
+            return Code.POLICY_VIOLATION
+        if len(others) >= DEFINITIONS_MAX:
+            gone = [one for one in others if not one.spec]
+            if not gone:
+                return Code.POLICY_VIOLATION if spec else None
+            others.remove(min(gone, key=lambda one: one.as_of))
+        first = before is None or before.from_start
+        # What was passed on once is not passed on again; one that was never told of may begin so.
+        from_start = first and (asked.from_start if spec else before is None)
+        made = Definition(asked.definer, asked.as_of, from_start, spec)
+        self._put_definitions(asked.source, [*others, made])
+        return None if spec == (b"" if before is None else before.spec) else Code.NONE
+
+    def refusal(self, before: Queue | None, after: Queue) -> Outcome | None:
+        """Why a queue is not made, or does not become so, for its routes or those from it."""
+        if after.configs:
+            source = self._crowded(before, after)
+            if source is not None:
+                return crowded(source)
+            fault = self._chained(before, after)
+            if fault is not None:
+                return Outcome(Code.INVALID_CONFIG, message=fault, queue=before)
+        if before is None or after.wanted > before.wanted:
+            fault = self._spread_too_far(after)
+            if fault is not None:
+                return Outcome(Code.INVALID_PARTITIONS, message=fault, queue=before)
+        return None
+
+    def _crowded(self, before: Queue | None, after: Queue) -> str | None:
+        """The source that has as many routes as it may, where a queue is to have one more.
+
+        Of sources whose home is asked at once; others answer for themselves.
+        """
+        for source, spec in definitions_between(before, after).items():
+            if spec and (self._shards == 1 or source == after.name):
+                known = self._definitions(source)
+                if not any(one.definer == after.queue_id and one.spec for one in known):
+                    if self._is_full(source, known):
+                        return source
+        return None
+
+    def _chained(self, before: Queue | None, after: Queue) -> str | None:
+        """What is wrong with a queue that is to get records by a route while others take its."""
+        source = after.configs.get(FROM)
+        if not source or (before and before.configs.get(FROM) == source):
+            return None
+        if all(one.definer == after.queue_id for one in self.routes_from(after.name)):
+            return None
+        return (
+            f"{FROM}={source}: other queues take records from {after.name} by a route, and what it"
+            f" gets by one is not routed on: have them take theirs from {source} first"
+        )
+
+    def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
+        """Whether a queue of this name has as many routes as it may."""
+        queue = self._state.queue(source)
+        most = route_rows.routes_max(1 if queue is None else queue.wanted)
+        return sum(bool(one.spec) for one in known) >= most
+
+    def _spread_too_far(self, queue: Queue) -> str | None:
+        """What is wrong with so many partitions of a queue that has routes, for people."""
+        routes = len(self.routes_from(queue.name))
+        if routes <= route_rows.routes_max(queue.wanted):
+            return None
+        most = min(SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX // routes)
+        return f"a queue that {routes} routes are from may have at most {most} partitions"
+
+    def forget(self, source: str, definer: QueueId) -> None:
+        """A queue is gone that had a route of its own: nobody tells of it any more."""
+        known = self._definitions(source)
+        left = [one for one in known if one.definer != definer]
+        if len(left) < len(known):
+            self._put_definitions(source, left)
+
+    def routes_from(self, source: str) -> list[Told]:
+        """All routes from a queue of this name."""
+        found = self._definitions(source)
+        return [Told(one.definer, one.spec, one.from_start) for one in found if one.spec]
+
+    # -- routes beside the records
+
+    def tell(
+        self, queue_id: QueueId, indexes: Iterable[int], routes: Sequence[Told], as_of: int
+    ) -> None:
+        """All routes of these partitions from now on; others than these end."""
+        told = {one.definer: one for one in routes}
+        known: dict[int, dict[QueueId, bytes]] = {}
+        for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
+            for key, data in self._state.scan(start, end):
+                (_, index), definer = ROUTES.parts(key)
+                known.setdefault(index, {})[definer] = data
+        for index in indexes:
+            source = queue_id, index
+            row = self._state.partition(source)
+            if row is not None and (routes or row.any_routes):
+                self._tell(source, row, told, known.get(index, {}), as_of)
+
+    def _tell(
+        self, source: PartitionKey, row: Partition, routes: dict[QueueId, Told],
+        known: dict[QueueId, bytes], as_of: int,
+    ) -> None:  # fmt: skip
+        changed = False
+        for definer, told in routes.items():
+            if definer not in known:
+                start = row.log_start if told.from_start else row.next_offset
+                made = Route(start, start, 1, 0, as_of, (Epoch(start, told.spec),))
+                self._put(source, definer, made)
+                changed = True
+        for definer, data in known.items():
+            spec = routes[definer].spec if definer in routes else b""
+            if route_rows.ends_with(data, spec):
+                continue  # as most do
+            route = route_rows.decode_route(data)
+            if route.as_of < as_of:
+                self._put(source, definer, _turned(route, row, spec, as_of))
+                changed = True
+        if not row.any_routes and (routes or known):
+            row.any_routes = True
+            self._state.put_partition(source, row)
+        if changed:
+            self._state.routed.add(source)
+
+    def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
+        self._state.file(ROUTES.key(source, definer), route.encode())
+
+    def cut(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number is where the cut ends. NOT_LEADER_OR_FOLLOWER: it is void."""
+        if not self._state.is_owners(envelope):
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        source, definer, after, through, parts, made = Cut.decode(envelope)
+        row = self._state.partition(source)
+        route = route_rows.route_in(self._state.get, source, definer)
+        if row is None or route is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        if route.cut != after or not after <= through <= row.next_offset:
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        ends = route.ends
+        if ends is not None and route.cut >= ends:
+            self._drop(source, definer, row)
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        cut = route._replace(
+            landed=route.cut, cut=through, parts=parts, made=route.made + made,
+            epochs=_needed(route.epochs, route.cut),
+        )  # fmt: skip
+        key = ROUTES.key(source, definer)
+        self._state.put(key, cut.encode())
+        return Outcome(Code.NONE, through)
+
+    def _drop(self, source: PartitionKey, definer: QueueId, row: Partition) -> None:
+        self._state.put(ROUTES.key(source, definer), None)
+        if not self._state.some(*ROUTES.range(source), 1):
+            row.any_routes = False
+        self._state.put_partition(source, row)
+
+    # -- what is shipped
+
+    def ship(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number says how many targets took their batch; -1: it is void.
+
+        OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
+        """
+        state, asked = self._state, Ship.decode(envelope)
+        key = LANDINGS.key(asked.definer, asked.source)
+        data = state.get(key)
+        landed = NOTHING_LANDED if data is None else LANDINGS.decode(data)
+        if landed.has(asked.through, asked.part):
+            return self._void(log_offset)
+        if not self._is_cut(asked):
+            return self._void(log_offset)._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
+        if 0 <= asked.after < landed.through < asked.through:
+            void, numbers = self._void(log_offset), (landed.through,)
+            return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
+        state.put(key, LANDINGS.encode(landed.with_part(asked.through, asked.part, asked.time_ms)))
+        if asked.only:
+            return self._ship_to_definer(log_offset, asked, envelope, location)
+        made, settled = list[Queue](), list[Queue]()
+        body, taken = envelope.body, 0
+        for number, (name, position, length, plain) in enumerate(asked.targets):
+            queue = state.queue(name)
+            if queue is None:
+                configs = {} if plain else asked.configs
+                queue = self._make(log_offset, asked, name, number, configs)
+                made.append(queue)
+            elif queue.unasked and asked.configs and not plain and self._is_unused(queue):
+                queue = self._settled(log_offset, queue, asked.configs)
+                settled.append(queue)
+            target = queue.queue_id, 0
+            row = state.partition(target)
+            if row is None:
+                continue  # there is no queue without its first partition
+            look_ms = asked.look_ms if queue.configs == asked.configs else asked.time_ms
+            place = LogLocation(location.segment, location.position + position, length)
+            header = read_header(body, position)
+            state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+            if queue.configs:
+                state.note_shipped(target, queue)
+            taken += 1
+        return Outcome(Code.NONE, taken, numbers=(len(made),), made=(*made, *settled))
+
+    def _is_unused(self, queue: Queue) -> bool:
+        """Whether all partitions of a queue are here, and none has ever had a record."""
+        for index in range(queue.wanted):
+            row = self._state.partition((queue.queue_id, index))
+            if row is None or row.next_offset:
+                return False
+        return True
+
+    def _settled(self, log_offset: int, queue: Queue, configs: dict[str, str]) -> Queue:
+        """A queue that somebody has looked up before its first record, as the route makes it."""
+        changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
+        self._state.put_queue(changed)
+        if self._shared:
+            self._state.put(rows.announce_key(queue.name), log_offset.to_bytes(8, "big"))
+        return changed
+
+    def _is_cut(self, asked: Ship) -> bool:
+        """Whether the log has the cut that this is of; where the source is in another shard, it has
+        been asked there."""
+        if self._state.partition(asked.source) is None:
+            return self._shards > 1
+        route = route_rows.route_in(self._state.get, asked.source, asked.definer)
+        return route is not None and route.cut == asked.through
+
+    def _ship_to_definer(
+        self, log_offset: int, asked: Ship, envelope: Envelope, location: LogLocation
+    ) -> Outcome:
+        """To a queue that has asked for them: to another of its name nothing goes."""
+        ((name, position, length, _),) = asked.targets
+        target = asked.definer, 0
+        row = self._state.partition(target)
+        queue = self._state.queue(name)
+        if row is None or queue is None or queue.queue_id != asked.definer:
+            return self._void(log_offset)
+        place = LogLocation(location.segment, location.position + position, length)
+        header = read_header(envelope.body, position)
+        look_ms = asked.look_ms if not queue.configs else asked.time_ms
+        self._state.add_batch(target, row, header, place, log_offset, look_ms, routed=True)
+        self._state.note_shipped(target, queue)
+        return Outcome(Code.NONE, 1, numbers=(0,))
+
+    def _make(
+        self, log_offset: int, asked: Ship, name: str, number: int, configs: dict[str, str]
+    ) -> Queue:
+        """A target that is not there: of one partition, as nobody says otherwise."""
+        salt = asked.salt - asked.salt % self._shards + self._shard  # as `home_of` has it
+        queue_id = QueueId(_ID.pack((asked.time_ms & _TIME_MASK) << 16 | number, salt))
+        queue = Queue(
+            name=name, queue_id=queue_id, partitions=1, wanted=1,
+            created_at=LogOffset(log_offset), changed_at=LogOffset(log_offset),
+            configs=configs,
+        )  # fmt: skip
+        self._state.add_partitions(queue_id, [0])
+        self._state.put_queue(queue)
+        if self._shared:
+            self._state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
+        routes = self.routes_from(name)
+        if routes:
+            self.tell(queue_id, [0], routes, log_offset)
+        return queue
+
+    def _void(self, log_offset: int) -> Outcome:
+        if self._shared:  # a rebuild does not judge it again
+            self._state.put(rows.no_effect_key(log_offset), b"")
+        return Outcome(Code.NONE, -1, numbers=(0,))
+
+    def forget_landed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        asked = ForgetLanded.decode(envelope)
+        for definer, source in asked.routes:
+            key = LANDINGS.key(definer, source)
+            data = self._state.get(key)
+            if data is not None and LANDINGS.decode(data).used_ms <= asked.time_ms:
+                self._state.put(key, None)
+        for key in asked.forwarded:
+            if self._state.get(key) is not None:
+                self._state.put(key, None)
+        return Outcome(Code.NONE)
+
+
+def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:
+    """A route whose records go elsewhere from the next offset on."""
+    epochs = route.epochs
+    if epochs[-1].start >= row.next_offset or len(epochs) >= EPOCHS_MAX:
+        epochs = (*epochs[:-1], Epoch(epochs[-1].start, spec))
+    else:
+        epochs = (*epochs, Epoch(row.next_offset, spec))
+    return route._replace(as_of=as_of, epochs=epochs)
+
+
+def _needed(epochs: tuple[Epoch, ...], landed: int) -> tuple[Epoch, ...]:
+    """Without those that nothing is left of."""
+    first = 0
+    while first + 1 < len(epochs) and epochs[first + 1].start <= landed:
+        first += 1
+    return epochs[first:]

@@ -1,0 +1,356 @@
+"""The fold's part for share groups: which records of a share partition are done, and what follows.
+
+Only the owner of a queue's shard decides about records, for it alone knows who holds them: a SHARE
+of anybody else is void. A state once terminal stays, and a count never falls, whatever comes late.
+"""
+
+from collections.abc import Iterator
+
+from kproxy.common.errors import Code
+from kproxy.protocol.batch import read_header
+from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.shares import (
+    EARLIEST,
+    LATEST,
+    OWED,
+    AimForward,
+    ChangeShares,
+    Forward,
+    LookAtShares,
+    NoteShareQueues,
+    SetShares,
+    SettleForward,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
+)
+from kproxy.virtual.folds.groups import GroupFold
+from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import shares as share_rows
+from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.shares import (
+    CHUNK,
+    COUNT_SHIFT,
+    DEAD_LETTERS,
+    EMPTY_CHUNK,
+    FORWARD_TARGETS,
+    FORWARDED,
+    NOWHERE,
+    SHARE_PARTITIONS,
+    SHARE_QUEUES,
+    SHARE_STATES,
+    STATE_BITS,
+    TERMINAL,
+    Owed,
+    SharePartition,
+)
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
+
+
+class ShareFold:
+    """Applies to a shard's state what share groups do."""
+
+    def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
+        self._state = state
+        self._groups = groups
+        self._shared = shared
+
+    # -- share partitions
+
+    def set(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """What is not there, or was set by a later command, is left as it is."""
+        asked = SetShares.decode(envelope)
+        for change in asked.changes:
+            self._set(asked, change)
+        return Outcome(Code.NONE)
+
+    def _set(self, asked: SetShares, change: ShareChange) -> None:
+        group = asked.group
+        partition = self._state.partition(change.key)
+        if partition is None:
+            return
+        known = SHARE_PARTITIONS.get(self._state.get, change.key, group)
+        if change.action == ShareAction.RESOLVE:
+            if known is not None and known.epoch == change.epoch and known.since_ms >= 0:
+                start = _start_of(change.start, partition)
+                after = known._replace(start=start, end=start, since_ms=NOWHERE)
+                self._put(change.key, group, after)
+            return
+        if known is not None and known.epoch >= change.epoch:
+            return
+        if change.action == ShareAction.DROP:
+            if known is not None:
+                self._drop_states(change.key, group, known)
+                self._state.put(SHARE_PARTITIONS.key(change.key, group), None)
+                self._state.put(FORWARD_TARGETS.key(change.key, group), None)
+            return
+        if change.action == ShareAction.INITIALISE and known and known.epoch >= asked.since:
+            return
+        if known is not None:
+            self._drop_states(change.key, group, known)
+        start = _start_of(change.start, partition)
+        made = SharePartition(start, start, 0, change.epoch, asked.time_ms, change.since_ms)
+        self._put(change.key, group, made)
+        self._state.touched.add(change.key)  # who waits there looks again
+
+    def _put(self, key: PartitionKey, group: str, row: SharePartition) -> None:
+        self._state.put(SHARE_PARTITIONS.key(key, group), SHARE_PARTITIONS.encode(row))
+
+    def _drop_states(self, key: PartitionKey, group: str, row: SharePartition) -> None:
+        _Window(self._state, key, group, row).drop_chunks(row.end // CHUNK + 1)
+
+    # -- records
+
+    def change(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Codes for each partition: UNKNOWN_TOPIC_OR_PARTITION where it is not the same any more.
+
+        The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
+        owner who said so.
+        """
+        if not self._state.is_owners(envelope):
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        group, partitions, _ = ChangeShares.decode(envelope)
+        owed: list[Owed] = []
+        codes = tuple(self._change(group, one, owed) for one in partitions)
+        for number, one in enumerate(owed):
+            self._state.file(DEAD_LETTERS.key(log_offset, number), DEAD_LETTERS.encode(one))
+        return Outcome(Code.NONE, log_offset, codes=codes)
+
+    def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
+        state, key = self._state, asked.key
+        partition = state.partition(key)
+        known = SHARE_PARTITIONS.get(state.get, key, group)
+        if partition is None or known is None or known.epoch != asked.epoch or known.since_ms >= 0:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        window = _Window(state, key, group, known)
+        window.pass_to(partition.log_start)
+        for run in asked.runs:
+            first = max(run.first, window.start)
+            records = run.first + run.records - first
+            if records <= 0:
+                continue
+            ended = window.become(first, records, run.byte)
+            if run.cause & OWED and ended:
+                count, cause = run.byte >> COUNT_SHIFT, run.cause & ~OWED
+                owed += [Owed(key, at, some, count, cause, group) for at, some in ended]
+        self._put(key, group, window.written())
+        return Code.NONE
+
+    # -- what others ask
+
+    def look(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        group, keys = LookAtShares.decode(envelope)
+        numbers: list[int] = []
+        for key in keys:
+            numbers += stands(self._state, key, group)
+        return Outcome(Code.NONE, numbers=tuple(numbers))
+
+    def note_queues(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """NOT_COORDINATOR: the group is another by now."""
+        group, after, queues = NoteShareQueues.decode(envelope)
+        head = self._groups.head(group)
+        if head is None or head.version != after:
+            return Outcome(Code.NOT_COORDINATOR)
+        for queue_id, partitions in queues:
+            value = share_rows.encode_initialised(partitions) if partitions else None
+            self._state.put(SHARE_QUEUES.key(group, queue_id), value)
+        return Outcome(Code.NONE)
+
+    # -- records that are passed on
+
+    def forward(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The outcome's number is the base offset.
+
+        It is -1 where some were taken before; `numbers` is the last position that was.
+        """
+        asked = Forward.decode(envelope)
+        state, key = self._state, asked.target
+        row = state.partition(key)
+        if row is None:
+            return self._void(log_offset, Outcome(Code.UNKNOWN_TOPIC_ID))
+        taken_key = FORWARDED.key(key, asked.stream, asked.source, asked.group)
+        data = state.get(taken_key)
+        if data is not None and (taken := FORWARDED.decode(data)) >= asked.first:
+            return self._void(log_offset, Outcome(Code.NONE, -1, numbers=tuple(taken)))
+        state.put(taken_key, FORWARDED.encode(asked.last))
+        header = read_header(asked.batch)
+        place = LogLocation(location.segment, location.position, len(asked.batch))
+        base_offset = row.next_offset
+        routed = not asked.passed_on
+        state.add_batch(key, row, header, place, log_offset, asked.look_ms, routed=routed)
+        state.note_shipped(key, state.queue_by_id(key[0]))
+        return Outcome(Code.NONE, base_offset)
+
+    def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """The owner alone says so: who was it before must not change what it has aimed at."""
+        if not self._state.is_owners(envelope):
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        source, group, target, after = AimForward.decode(envelope)
+        if self._state.partition(source) is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        known = FORWARD_TARGETS.get(self._state.get, source, group)
+        if after != (-1 if known is None else known.log_offset):  # one that was late
+            return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        aimed = share_rows.Aimed(target, log_offset)
+        self._state.put(FORWARD_TARGETS.key(source, group), FORWARD_TARGETS.encode(aimed))
+        return Outcome(Code.NONE)
+
+    def _void(self, log_offset: int, outcome: Outcome) -> Outcome:
+        if self._shared:  # a rebuild does not judge it again
+            self._state.put(rows.no_effect_key(log_offset), b"")
+        return outcome
+
+    def settle(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        for place in SettleForward.decode(envelope).places:
+            self._state.put(DEAD_LETTERS.key(*place), None)
+        return Outcome(Code.NONE)
+
+
+def _start_of(start: int, partition: Partition) -> int:
+    if start == LATEST:
+        return partition.next_offset
+    if start == EARLIEST:
+        return partition.log_start
+    return max(0, start)
+
+
+def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
+    """(start, lag) of a share partition; -1 where it is not there or not resolved.
+
+    Below 0, as in Kafka, where it was reset to what is still to be written.
+    """
+    partition = state.partition(key)
+    known = SHARE_PARTITIONS.get(state.get, key, group)
+    if partition is None or known is None or known.since_ms >= 0:
+        return -1, -1
+    start, done = max(known.start, partition.log_start), known.done
+    if start >= known.end:
+        done = 0
+    elif start > known.start and done:
+        done -= _done_between(state, key, group, known.start, start)
+    return start, partition.next_offset - start - done
+
+
+def _done_between(state: State, key: PartitionKey, group: str, start: int, end: int) -> int:
+    found = share_rows.states(state.get, key, group, start, end)
+    return found.translate(TERMINAL).count(1)
+
+
+class _Window:
+    """The states of one share partition while a SHARE is applied; chunks as they are needed."""
+
+    def __init__(self, state: State, key: PartitionKey, group: str, row: SharePartition) -> None:
+        self._state = state
+        self._prefix = SHARE_STATES.key(key, group)
+        self._row = row
+        self._chunks: dict[int, bytearray] = {}
+        self._changed: set[int] = set()
+        self.start, self._end, self._done = row.start, row.end, row.done
+
+    def _key(self, chunk: int) -> bytes:
+        return self._prefix + chunk.to_bytes(8, "big")
+
+    def _chunk(self, chunk: int) -> bytearray:
+        found = self._chunks.get(chunk)
+        if found is None:
+            data = self._state.get(self._key(chunk)) or EMPTY_CHUNK
+            found = self._chunks[chunk] = bytearray(data)
+        return found
+
+    def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(chunk, begin, end) in it: what a stretch of offsets is made of."""
+        while start < end:
+            chunk, begin = divmod(start, CHUNK)
+            upto = min(CHUNK, end - chunk * CHUNK)
+            yield chunk, begin, upto
+            start = chunk * CHUNK + upto
+
+    def pass_to(self, log_start: int) -> None:
+        """The log may begin later by now: what was before it is not counted any more."""
+        if log_start <= self.start:
+            return
+        for chunk, begin, end in self._parts(self.start, min(log_start, self._end)):
+            self._done -= self._chunk(chunk)[begin:end].translate(TERMINAL).count(1)
+        self.start = log_start
+        self._end = max(self._end, log_start)
+
+    def become(self, first: int, records: int, byte: int) -> list[tuple[int, int]]:
+        """Records become what a run says; runs of those that are terminal by it."""
+        if first == self.start and TERMINAL[byte]:
+            return self._finish(first + records, byte)
+        ended: list[tuple[int, int]] = []
+        self._end = max(self._end, first + records)
+        for chunk, begin, end in self._parts(first, first + records):
+            states = self._chunk(chunk)
+            self._changed.add(chunk)
+            for at, upto in _open_runs(states, begin, end):
+                before = states[at:upto]
+                if max(before) <= byte:
+                    states[at:upto] = bytes((byte,)) * (upto - at)
+                else:
+                    states[at:upto] = bytes(_later(one, byte) for one in before)
+                self._note(ended, chunk * CHUNK + at, upto - at, byte)
+        return ended
+
+    def _finish(self, end: int, byte: int) -> list[tuple[int, int]]:
+        """All from the start on is done: states are not needed, however much compaction took."""
+        ended: list[tuple[int, int]] = []
+        for chunk, begin, upto in self._parts(self.start, min(end, self._end)):
+            for at, behind in _open_runs(self._chunk(chunk), begin, upto):
+                self._note(ended, chunk * CHUNK + at, behind - at, byte)
+        fresh = max(self.start, self._end)
+        if fresh < end:
+            self._note(ended, fresh, end - fresh, byte)
+        self._done -= end - self.start
+        self.start = end
+        self._end = max(self._end, end)
+        return ended
+
+    def _note(self, ended: list[tuple[int, int]], first: int, records: int, byte: int) -> None:
+        if not TERMINAL[byte]:
+            return
+        self._done += records
+        if ended and sum(ended[-1]) == first:
+            ended[-1] = ended[-1][0], ended[-1][1] + records
+        else:
+            ended.append((first, records))
+
+    def written(self) -> SharePartition:
+        """The row as it is now, once the start has moved over what is done."""
+        start, end = self.start, self._end
+        for chunk, begin, upto in self._parts(start, end):
+            found = self._chunk(chunk).translate(TERMINAL).find(0, begin, upto)
+            start = chunk * CHUNK + (upto if found < 0 else found)
+            if found >= 0:
+                break
+        self._done -= start - self.start
+        kept = start // CHUNK if start < end else end // CHUNK + 1
+        for chunk in self._changed:
+            if chunk >= kept:
+                self._state.put(self._key(chunk), bytes(self._chunk(chunk)))
+        self.drop_chunks(kept)
+        return self._row._replace(start=start, end=end, done=self._done)
+
+    def drop_chunks(self, kept: int) -> None:
+        """Those that there are before this one."""
+        start, end = self._row.start, self._row.end
+        if start < end:
+            for chunk in range(start // CHUNK, min(kept, (end - 1) // CHUNK + 1)):
+                if self._state.get(self._key(chunk)) is not None:
+                    self._state.put(self._key(chunk), None)
+
+
+def _open_runs(states: bytearray, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of what is not terminal."""
+    terminal = states.translate(TERMINAL)
+    while (first := terminal.find(0, begin, end)) >= 0:
+        found = terminal.find(1, first, end)
+        begin = end if found < 0 else found
+        yield first, begin
+
+
+def _later(before: int, byte: int) -> int:
+    """What a state becomes: its count never falls."""
+    return byte & STATE_BITS | max(before, byte) >> COUNT_SHIFT << COUNT_SHIFT

@@ -1,0 +1,1 @@
+"""Rows of a shard's store, a module for each family: keys, values, binary forms."""

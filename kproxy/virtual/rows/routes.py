@@ -1,0 +1,177 @@
+"""Rows of routes: records of a queue, the *source*, that are passed on to other queues.
+
+A route is defined by the settings of a queue, its *definer*: an entrance is the definer of its own
+route, a queue with a filter the definer of a route from another queue.
+
+- A ROUTE_DEFINITION is in the home shard of the source's name, whether the source is there or not.
+- A ROUTE is beside the records: how far a partition of the source was passed on.
+- A ROUTE_LANDED is in each shard that gets records: how much of one partition's cut it has taken.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kproxy.virtual.rows.forms import later_form
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.schema import Get, Keys, Rows
+from kproxy.virtual.types import PartitionKey, QueueId
+
+_FORM = 1
+_ROUTE = struct.Struct(">BQQHQQH")
+_EPOCH = struct.Struct(">QI")
+_DEFINITION = struct.Struct(">16sQBI")
+EPOCHS_MAX = 64
+"""Of one route; where there are as many, the last one takes the next one's place. AlterConfigs
+refuses such a change where it sees the partition (`handlers.common.route_checks`).""" ""
+DEFINITIONS_MAX = 100
+"""Of routes from one queue; of those that are gone the oldest are forgotten."""
+SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
+"""Partitions of a queue that routes are from, and those times its routes: a command may change them
+all."""
+PARTS_MAX = 64
+"""Parts of a cut for one shard: a bit each."""
+
+
+class Epoch(NamedTuple):
+    """From the offset `start` on records go where `spec` says; b"": nowhere."""
+
+    start: int
+    spec: bytes
+
+
+class Route(NamedTuple):
+    """What lies before `landed` has landed in all shards; what lies before `cut` is on its way.
+
+    `parts`: in how many parts each shard gets the records between. `made`: queues that were made
+    for it. `as_of`: the log offset, in the source's home shard, of what was told last.
+    """
+
+    landed: int
+    cut: int
+    parts: int
+    made: int
+    as_of: int
+    epochs: tuple[Epoch, ...]
+
+    @property
+    def ends(self) -> int | None:
+        """The offset from which on nothing is passed on; None: it goes on."""
+        last = self.epochs[-1]
+        return None if last.spec else last.start
+
+    def encode(self) -> bytes:
+        parts = [_ROUTE.pack(_FORM, *self[:5], len(self.epochs))]
+        for start, spec in self.epochs:
+            parts += (_EPOCH.pack(start, len(spec)), spec)
+        return b"".join(parts)
+
+
+def decode_route(data: bytes) -> Route:
+    """Raises ValueError for a form of a later kproxy."""
+    form, landed, cut, parts, made, as_of, count = _ROUTE.unpack_from(data)
+    if form != _FORM:
+        raise later_form("a row of kind P", form)
+    at = _ROUTE.size
+    epochs = []
+    for _ in range(count):
+        start, length = _EPOCH.unpack_from(data, at)
+        at += _EPOCH.size
+        epochs.append(Epoch(start, data[at : at + length]))
+        at += length
+    return Route(landed, cut, parts, made, as_of, tuple(epochs))
+
+
+def ends_with(data: bytes, spec: bytes) -> bool:
+    """Whether the last epoch of an encoded route has this spec, which is text."""
+    return data.endswith(len(spec).to_bytes(4, "big") + spec)
+
+
+ROUTES = Keys(RowKind.ROUTE, "PU")
+"""By source partition and definer."""
+
+
+def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
+    """Return a route. Raises ValueError for a form of a later kproxy."""
+    data = get(ROUTES.key(source, definer))
+    return None if data is None else decode_route(data)
+
+
+def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the range of a queue's routes, for a sweep once it is deleted."""
+    yield ROUTES.of_queue(queue_id)
+
+
+# -- what the source's home shard knows
+
+
+class Definition(NamedTuple):
+    """A route, whatever the source is by now. `as_of`: when the definer's home shard said so.
+
+    `from_start`: of a source that was there before it, all records are passed on.
+    """
+
+    definer: QueueId
+    as_of: int
+    from_start: bool
+    spec: bytes  # b"": there is none any more
+
+
+DEFINITIONS = Keys(RowKind.ROUTE_DEFINITION, "T")
+"""All definitions of routes from a queue of this name are one row."""
+
+
+def encode_definitions(definitions: Sequence[Definition]) -> bytes:
+    parts = [bytes([_FORM])]
+    for definer, as_of, from_start, spec in definitions:
+        parts += (_DEFINITION.pack(definer, as_of, from_start, len(spec)), spec)
+    return b"".join(parts)
+
+
+def decode_definitions(data: bytes) -> list[Definition]:
+    """Raises ValueError for a form of a later kproxy."""
+    if data[0] != _FORM:
+        raise later_form("a row of kind X", data[0])
+    found, at = [], 1
+    while at < len(data):
+        definer, as_of, from_start, length = _DEFINITION.unpack_from(data, at)
+        at += _DEFINITION.size
+        found.append(Definition(QueueId(definer), as_of, bool(from_start), data[at : at + length]))
+        at += length
+    return found
+
+
+def routes_max(partitions: int) -> int:
+    """How many routes may be from a queue of so many partitions."""
+    if partitions > SOURCE_PARTITIONS_MAX:
+        return 0
+    return min(DEFINITIONS_MAX, PARTITION_ROUTES_MAX // max(1, partitions))
+
+
+# -- what has landed
+
+
+class Landed(NamedTuple):
+    """`taken`: a bit for each part of the cut that ends at `through`. `used_ms`: when, last."""
+
+    through: int
+    taken: int
+    used_ms: int
+
+    def has(self, through: int, part: int) -> bool:
+        """Whether this part of the cut that ends there was taken before."""
+        if through != self.through:
+            return through < self.through
+        return bool(self.taken >> part & 1)
+
+    def with_part(self, through: int, part: int, now_ms: int) -> "Landed":
+        """The row once that part was taken."""
+        taken = self.taken if through == self.through else 0
+        return Landed(through, taken | 1 << part, max(now_ms, self.used_ms))
+
+
+NOTHING_LANDED = Landed(0, 0, 0)
+
+
+LANDINGS = Rows(RowKind.ROUTE_LANDED, "UP", Landed, "QQq")
+"""By definer and source partition."""

@@ -1,0 +1,144 @@
+"""Rows of share groups (KIP-932): which records of a queue partition are done, for each group.
+
+A *share partition* is a queue partition for one share group. Its rows lie beside the records, in
+the queue partition's shard. The group's own shard has a row for each queue that the group reads.
+
+A record's state and how often it was delivered are one byte. The states of 256 offsets are a row.
+An ACQUIRED record is never written: who holds it until when is known to the owner's memory alone.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.schema import Get, Keys, Rows, encode_count
+from kproxy.virtual.types import PartitionKey, QueueId
+
+CHUNK = 256
+"""Offsets in a row of states."""
+EMPTY_CHUNK = bytes(CHUNK)
+
+
+class RecordState(IntEnum):
+    """As Kafka's `RecordState`, with its numbers."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1  # in memory alone
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+STATE_BITS = 0b111
+COUNT_SHIFT = 3
+COUNT_MAX = 31
+"""Deliveries that are counted; a group's limit is below it."""
+
+TERMINAL = bytes(
+    byte & STATE_BITS in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED) for byte in range(256)
+)
+"""A table for `bytes.translate`: 1 where nothing changes any more."""
+
+
+def state_byte(state: RecordState, count: int) -> int:
+    return state | min(count, COUNT_MAX) << COUNT_SHIFT
+
+
+NOWHERE = -1
+
+
+class SharePartition(NamedTuple):
+    """The row of a share partition.
+
+    What lies before `start` is done; what lies from `end` on was never delivered. `done`: how many
+    records between them are terminal. `since_ms`: where it is 0 or more, the first record not
+    older than that is still to be looked for, and `start` means nothing.
+    """
+
+    start: int
+    end: int
+    done: int
+    epoch: int  # of its initialisation, or its last reset
+    made_ms: int
+    since_ms: int = NOWHERE
+
+
+SHARE_PARTITIONS = Rows(RowKind.SHARE_PARTITION, "PT", SharePartition, "QQIQqq")
+"""By partition and group."""
+SHARE_STATES = Keys(RowKind.SHARE_STATES, "PNQ")
+"""By partition, group and chunk: the states of offsets from 256 * chunk on. Absent: all are
+available, and never were delivered."""
+
+
+def states(get: Get, key: PartitionKey, group: str, start: int, end: int) -> bytearray:
+    """The states of start <= offset < end, by what gets rows."""
+    first = start // CHUNK
+    last = (end + CHUNK - 1) // CHUNK
+    prefix = SHARE_STATES.key(key, group)
+    found = bytearray().join(
+        get(prefix + encode_count(chunk)) or EMPTY_CHUNK for chunk in range(first, last)
+    )
+    return found[start - first * CHUNK : end - first * CHUNK]
+
+
+class Owed(NamedTuple):
+    """A run of archived records that the dead-letter queue is to have."""
+
+    key: PartitionKey
+    first: int
+    records: int
+    deliveries: int  # of each
+    cause: int  # `share_commands.Cause`
+    group: str
+
+
+DEAD_LETTERS = Rows(RowKind.DEAD_LETTER, "QI", Owed, "PqIBBT")
+"""By the log offset of the SHARE that archived the records, and which of its runs it is."""
+
+
+# -- records passed on from one queue to another
+
+
+class Position(NamedTuple):
+    """How far a stream has come in its source's shard: these only grow."""
+
+    log_offset: int
+    number: int
+    offset: int  # the last record's, in the source
+
+
+FORWARDED = Rows(RowKind.FORWARDED, "PBPT", Position, "QIq")
+"""By target, stream, source and group: the last position that the target has taken of a stream."""
+
+
+class Aimed(NamedTuple):
+    """The target of a share partition's dead letters, and the log offset that it stands at."""
+
+    target: PartitionKey
+    log_offset: int
+
+
+FORWARD_TARGETS = Rows(RowKind.FORWARD_TARGET, "PT", Aimed, "PQ")
+"""By source and group."""
+
+
+def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the ranges of keys that begin with a queue, for a sweep once it is deleted."""
+    for rows in (SHARE_PARTITIONS, SHARE_STATES, FORWARDED, FORWARD_TARGETS):
+        yield rows.of_queue(queue_id)
+
+
+# -- in the group's shard
+
+
+SHARE_QUEUES = Keys(RowKind.SHARE_QUEUE, "NU")
+"""By group and queue, with how many of the queue's partitions the group has share partitions of."""
+
+
+def encode_initialised(partitions: int) -> bytes:
+    return partitions.to_bytes(4, "big")
+
+
+def decode_initialised(data: bytes) -> int:
+    """Return how many of a queue's partitions a group has share partitions of."""
+    return int.from_bytes(data, "big")
