@@ -71,5 +71,5 @@ def test_every_advertised_api_is_asked() -> None:
 
 
 def test_each_difference_is_documented() -> None:
-    told = " ".join((ROOT / "docs" / "operations.md").read_text().split())
+    told = " ".join((ROOT / "docs" / "kafka-differences.md").read_text().split())
     assert [one.reason for one in DIFFERENCES if one.reason not in told] == []

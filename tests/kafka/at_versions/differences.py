@@ -1,6 +1,6 @@
 """What stays otherwise than in Kafka at some version, each with its reason.
 
-The reasons stand in docs/operations.md, "Where answers differ from Kafka's".
+The reasons stand in docs/kafka-differences.md, "Answers at each version".
 """
 
 from typing import Any, NamedTuple
