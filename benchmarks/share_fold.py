@@ -17,13 +17,17 @@ from typing import NamedTuple
 from kproxy.log.weight import weight
 from kproxy.store.rocks import RocksKv
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import ChangeShares, CreateQueue, LookAtShares, SetShares, Trim
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     SET_MAX,
     Cause,
+    ChangeShares,
+    LookAtShares,
     Run,
+    SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,

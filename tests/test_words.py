@@ -6,7 +6,7 @@ from tests.harness import ROOT
 
 RETIRED = (
     "Aftermath", "Appending", "AwayNodes", "Decisions", "DiskRoom", "FORGET", "FORGET_SPREAD",
-    "Freshness", "Head", "Holder", "House", "Interest", "Keeper", "LANDINGS", "LEFT_FOR_NOW",
+    "Freshness", "Head", "Holder", "House", "Interest", "Keeper", "LANDED", "LEFT_FOR_NOW",
     "Looks", "Making", "Onlooker", "QueueCache", "Reach", "Rereading", "SPREAD", "VOID", "Wish",
     "aftermath", "copied_place", "decode_head", "due_key", "go_on_without", "leave_for_now",
     "look_key", "mixed_groups", "of_instance", "owning", "pressed", "read_whole", "settle_one",

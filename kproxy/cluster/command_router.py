@@ -29,13 +29,9 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
-from kproxy.virtual.commands.queues import (
-    TRAITS,
-    AssignPartitions,
-    CreateQueue,
-    DefineRoute,
-    QueueReady,
-)
+from kproxy.virtual.commands.queues import AssignPartitions, CreateQueue, QueueReady
+from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.commands.transactions import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.folds.routes import ROUTE_SETTINGS
 from kproxy.virtual.outcome import Outcome

@@ -49,7 +49,7 @@ from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import published_key

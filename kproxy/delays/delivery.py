@@ -10,8 +10,8 @@ from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
+from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Due
 from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
 from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey

@@ -24,8 +24,8 @@ from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.shard import Shard
+from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Due
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind

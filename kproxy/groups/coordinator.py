@@ -35,7 +35,7 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.queues import ChangeGroup
+from kproxy.virtual.commands.groups import ChangeGroup
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.groups import GroupRow, decode_group
 from kproxy.virtual.rows.kinds import RowKind

@@ -16,8 +16,7 @@ import structlog
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
 from kproxy.virtual.commands.envelope import Kind
-from kproxy.virtual.commands.queues import TRAITS
-from kproxy.virtual.commands.traits import DiskUse
+from kproxy.virtual.commands.traits import TRAITS, DiskUse
 
 _log = structlog.get_logger()
 

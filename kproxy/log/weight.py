@@ -6,8 +6,7 @@ The unit is one append, about 10 µs. A turn of the loop applies at most `TURN` 
 from collections.abc import Callable
 
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import TRAITS
-from kproxy.virtual.commands.traits import TURN, by_items
+from kproxy.virtual.commands.traits import TRAITS, TURN, by_items
 
 __all__ = ["TURN", "weight"]
 

@@ -31,7 +31,8 @@ from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Cut, Ship, Trim
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.routes import Cut, Ship
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.routes import Epoch, Route, route_in
 from kproxy.virtual.types import PartitionKey, QueueId

@@ -25,9 +25,9 @@ from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.queues import ForgetLanded
+from kproxy.virtual.commands.routes import ForgetLanded
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.routes import LANDINGS, ROUTES, decode_route
+from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, decode_route
 from kproxy.virtual.rows.shares import FORWARDED
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -200,9 +200,9 @@ class Passages:
         find, gone = self._shared.catalogue.find_id, []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
-                definer, source = LANDINGS.parts(key)
+                definer, source = ROUTE_PARTS.parts(key)
                 ended = find(source[0]) is None or find(definer) is None
-                if ended and LANDINGS.decode(data).used_ms <= before_ms:
+                if ended and ROUTE_PARTS.decode(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
             if not shard.serving:

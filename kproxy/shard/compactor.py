@@ -50,7 +50,7 @@ from kproxy.shard.compaction_plan import Plan, plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Compact
+from kproxy.virtual.commands.records import Compact
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.queues import GENERATION_MAX, Batch, Compaction
 from kproxy.virtual.types import PartitionKey

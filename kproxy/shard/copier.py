@@ -19,7 +19,7 @@ from kproxy.loop.clock import SYSTEM_CLOCK
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import COPIED, Body, Envelope, Kind
-from kproxy.virtual.commands.queues import ROUTED
+from kproxy.virtual.commands.records import ROUTED
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.folds.carried import ALONE, DELAYS, SEVERAL, carried
 from kproxy.virtual.outcome import LogLocation

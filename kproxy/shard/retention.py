@@ -23,7 +23,8 @@ from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.retention_marks import RetentionMarks
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import DropTombstone, Trim
+from kproxy.virtual.commands.queues import DropTombstone
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind

@@ -31,8 +31,7 @@ from kproxy.shares.dead_letter_batches import (
 )
 from kproxy.shares.dead_letter_targets import Obstacle, Shared, Target
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import AimForward, Forward, SettleForward
-from kproxy.virtual.commands.shares import DEAD_LETTERS
+from kproxy.virtual.commands.shares import DEAD_LETTERS, AimForward, Forward, SettleForward
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import shares as share_rows

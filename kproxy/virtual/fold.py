@@ -30,18 +30,16 @@ from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
 from kproxy.virtual.commands.queues import (
     AssignPartitions,
-    Claim,
-    Compact,
     ConfigureQueue,
     CreateQueue,
     DeleteQueue,
     DropTombstone,
     GrowQueue,
     QueueReady,
-    Replace,
-    Trim,
 )
+from kproxy.virtual.commands.records import Compact, Replace, Trim
 from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.access import SecurityFold
 from kproxy.virtual.folds.delays import DelayFold
 from kproxy.virtual.folds.group_settings import GroupConfigFold

@@ -17,8 +17,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.commands.queues import Compact, Due, Replace
+from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.folds.carried import DELAYS, carried

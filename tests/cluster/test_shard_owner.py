@@ -26,7 +26,7 @@ from kproxy.shard import housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsClosed
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.rows.groups import encode_change
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
 from kproxy.virtual.rows.queues import Partition, partition_key

@@ -17,7 +17,7 @@ from kproxy.protocol.varint import uvarint
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.virtual.commands.queues import Trim
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.rows import queues as rows
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker

@@ -25,8 +25,8 @@ from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
-from kproxy.virtual.commands.queues import ConfigureQueue, Cut, DeleteQueue
-from kproxy.virtual.commands.routes import Ship
+from kproxy.virtual.commands.queues import ConfigureQueue, DeleteQueue
+from kproxy.virtual.commands.routes import Cut, Ship
 from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     ChangeShares,
@@ -40,7 +40,7 @@ from kproxy.virtual.commands.shares import (
 from kproxy.virtual.rows.access import quota_name
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Queue
-from kproxy.virtual.rows.routes import LANDINGS, ROUTES, route_in
+from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, route_in
 from kproxy.virtual.rows.shares import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
@@ -450,7 +450,7 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
 
         def known() -> list[bytes]:
             rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-            return [LANDINGS.parts(key)[0] for key, _ in rows]
+            return [ROUTE_PARTS.parts(key)[0] for key, _ in rows]
 
         await worker.passages.forget(shard)
         assert sorted(known()) == sorted([entrance.queue_id, other.queue_id])
@@ -473,7 +473,7 @@ async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_so
                 await shard.append([DeleteQueue(one.queue_id).envelope()]).wait()
         await worker.passages.forget(shard)
         rows = shard.kv.scan(*RowKind.ROUTE_LANDED.range())
-        assert [LANDINGS.parts(key)[0] for key, _ in rows] == [one.queue_id]
+        assert [ROUTE_PARTS.parts(key)[0] for key, _ in rows] == [one.queue_id]
         assert len(routes_of(worker, source)) == 1
 
 

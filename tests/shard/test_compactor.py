@@ -32,7 +32,8 @@ from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.virtual import fold
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, Replace, Trim
+from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue
+from kproxy.virtual.commands.records import Replace, Trim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey

@@ -20,7 +20,9 @@ from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Begin, ConfigureQueue, Marker, Trim
+from kproxy.virtual.commands.queues import ConfigureQueue
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.folds.participants import ParticipantFold
 from kproxy.virtual.rows.kinds import RowKind
 from tests.shard.test_compactor import KEY, QUEUE, START_MS, Kept, Stage, _value, cut_short

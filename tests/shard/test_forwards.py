@@ -12,7 +12,8 @@ from kproxy.shard.shard import Shard, open_local
 from kproxy.store import tail
 from kproxy.virtual.commands import envelope as envelopes
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.commands.queues import AimForward, Forward, Trim
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.shares import AimForward, Forward
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import Position
 from kproxy.virtual.types import PartitionKey, QueueId

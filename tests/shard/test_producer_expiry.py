@@ -11,8 +11,11 @@ from kproxy.common.counters import Counters
 from kproxy.common.errors import Code, KafkaError
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.virtual import producers, snapshot
+from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Begin, CreateQueue, ForgetProducers, Later
+from kproxy.virtual.commands.producers import ForgetProducers
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.transactions import Begin
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.producers import PRODUCERS_INLINE, remembered
 from kproxy.virtual.rows import queues as rows

@@ -17,7 +17,8 @@ from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard, open_local
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.commands.queues import Begin, Marker, Trim
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows

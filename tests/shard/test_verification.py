@@ -12,12 +12,9 @@ from kproxy.shard.verification import Verification
 from kproxy.store import synced
 from kproxy.virtual import counts
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
-    CommitOffsets,
-    CreateQueue,
-    Trim,
-)
+from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind

@@ -25,22 +25,18 @@ from kproxy.shard.copier import copy_of
 from kproxy.shares import dead_letter_batches, dead_letter_sender, dead_letters
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    AimForward,
-    ChangeShares,
-    Claim,
-    CreateQueue,
-    DeleteQueue,
-    Forward,
-    GrowQueue,
-    SetShares,
-    Trim,
-)
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue, GrowQueue
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
+    AimForward,
     Cause,
+    ChangeShares,
+    Forward,
     Run,
+    SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,

@@ -29,12 +29,16 @@ from kproxy.protocol.varint import read_varlong
 from kproxy.shares.dead_letter_targets import ENABLE
 from kproxy.shares.dead_letters import DeadLetters
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import AssignPartitions, ChangeShares, Claim, SetShares, Trim
+from kproxy.virtual.commands.queues import AssignPartitions
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
     Cause,
+    ChangeShares,
     Run,
+    SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,

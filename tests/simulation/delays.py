@@ -22,8 +22,10 @@ from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, read_header
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, content_of_body, header
 from kproxy.protocol.records import bodies, unpacked
+from kproxy.virtual.commands.delays import Due, Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim, CreateQueue, DeleteQueue, Due, Later
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows.delays import WAITING_BATCHES

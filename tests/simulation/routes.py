@@ -26,15 +26,10 @@ from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.routes.passages import Passages
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    Begin,
-    ConfigureQueue,
-    CreateQueue,
-    DefineRoute,
-    DeleteQueue,
-    Marker,
-    Trim,
-)
+from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, DeleteQueue
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of

@@ -10,12 +10,12 @@ from kproxy.routes.cutting import Gathered, Parts, parts_of
 from kproxy.routes.passage import Passage, Step
 from kproxy.shard.appends import outcome_of
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Cut, DefineRoute
+from kproxy.virtual.commands.routes import Cut, DefineRoute
 from kproxy.virtual.folds import routes as route_fold
 from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import routes as route_rows
-from kproxy.virtual.rows.routes import LANDINGS, ROUTES, Epoch, Landed, Route
+from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, Epoch, Landed, Route
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -23,17 +23,17 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 def _one_row_for_each_source_shard(patch: pytest.MonkeyPatch) -> None:
-    key = LANDINGS.key(QueueId(bytes(16)), (QueueId(bytes(16)), 0))
+    key = ROUTE_PARTS.key(QueueId(bytes(16)), (QueueId(bytes(16)), 0))
     patch.setattr(route_rows, "landed_key", lambda definer, source: key)
 
 
 def _one_row_for_each_source_queue(patch: pytest.MonkeyPatch) -> None:
-    made = LANDINGS.key
+    made = ROUTE_PARTS.key
     patch.setattr(route_rows, "landed_key", lambda definer, source: made(definer, (source[0], 0)))
 
 
 def _the_route_is_not_in_the_row(patch: pytest.MonkeyPatch) -> None:
-    made = LANDINGS.key
+    made = ROUTE_PARTS.key
     patch.setattr(route_rows, "landed_key", lambda definer, source: made(source[0], source))
 
 

@@ -21,7 +21,7 @@ from kproxy.shard.watchers import Watchers
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId

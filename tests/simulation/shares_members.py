@@ -17,16 +17,10 @@ from kproxy.shares.poll import ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.window import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    Begin,
-    Compact,
-    CreateQueue,
-    DeleteQueue,
-    Marker,
-    SetShares,
-    Trim,
-)
-from kproxy.virtual.commands.shares import EARLIEST, LATEST, ShareAction, ShareChange
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.records import Compact, Trim
+from kproxy.virtual.commands.shares import EARLIEST, LATEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation import virtual_time

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import ChangeShares, Compact
-from kproxy.virtual.commands.shares import Cause
+from kproxy.virtual.commands.records import Compact
+from kproxy.virtual.commands.shares import Cause, ChangeShares
 from kproxy.virtual.folds.shares import stands
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import shares as share_rows

@@ -21,7 +21,7 @@ from kproxy.shard.shard import Shard, open_local
 from kproxy.store import rocks as rocks_module
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import ForgetProducers
+from kproxy.virtual.commands.producers import ForgetProducers
 from kproxy.virtual.counts import counted
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind

@@ -13,8 +13,7 @@ from kproxy.shares.dead_letter_batches import plan
 from kproxy.shares.dead_letter_sender import Sender, _advance, _Stream
 from kproxy.shares.dead_letter_targets import Target
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Forward, SettleForward
-from kproxy.virtual.commands.shares import DEAD_LETTERS
+from kproxy.virtual.commands.shares import DEAD_LETTERS, Forward, SettleForward
 from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of

@@ -22,7 +22,8 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
-from kproxy.virtual.commands.queues import Compact, ForgetProducers
+from kproxy.virtual.commands.producers import ForgetProducers
+from kproxy.virtual.commands.records import Compact
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.counts import counted
 from kproxy.virtual.fold import Fold

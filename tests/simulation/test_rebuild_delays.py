@@ -13,7 +13,7 @@ from kproxy.shard.copier import Live
 from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows

@@ -13,20 +13,18 @@ from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    AimForward,
-    ChangeShares,
-    ConfigureGroup,
-    Forward,
-    NoteShareQueues,
-    SetShares,
-    SettleForward,
-)
+from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
+    AimForward,
     Cause,
+    ChangeShares,
+    Forward,
+    NoteShareQueues,
     Run,
+    SetShares,
+    SettleForward,
     ShareAction,
     ShareChange,
     ShareRuns,

@@ -22,17 +22,17 @@ from kproxy.virtual import snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
+from kproxy.virtual.commands.transactions import (
     Begin,
     Complete,
     End,
+    EndCause,
     Enlist,
     ExpireTransaction,
     InitProducer,
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.commands.transactions import EndCause
 from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.folds.carried import carried

@@ -19,18 +19,19 @@ from typing import Any
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.transactions import (
+    NAMED_MAX,
     Begin,
     Complete,
-    CreateQueue,
     End,
+    EndCause,
     Enlist,
     ExpireTransaction,
     InitProducer,
     Marker,
     TransactionCommit,
 )
-from kproxy.virtual.commands.transactions import NAMED_MAX, EndCause
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of

@@ -15,14 +15,10 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteQueue,
-    Trim,
-)
+from kproxy.virtual.commands.groups import DeleteGroup
+from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets, OffsetCommit
+from kproxy.virtual.commands.queues import DeleteQueue
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.transactions import End, EndCause, TransactionCommit
 from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold

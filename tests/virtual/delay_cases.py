@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kproxy.protocol.batch import HEADER_BYTES, read_header, stamped
+from kproxy.virtual.commands.delays import Due, Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim, CreateQueue, DeleteQueue, Due, Later
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.wire import batch
 

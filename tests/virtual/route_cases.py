@@ -6,18 +6,14 @@ from typing import Any
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import (
     AssignPartitions,
-    Claim,
     ConfigureQueue,
     CreateQueue,
-    Cut,
-    DefineRoute,
     DeleteQueue,
-    ForgetLanded,
     GrowQueue,
     QueueReady,
-    Ship,
 )
-from kproxy.virtual.commands.routes import Target
+from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship, Target
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import PartitionKey, QueueId

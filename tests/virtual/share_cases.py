@@ -4,24 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    AimForward,
-    ChangeShares,
-    Claim,
-    CreateQueue,
-    Forward,
-    LookAtShares,
-    NoteShareQueues,
-    SetShares,
-    SettleForward,
-)
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     EARLIEST,
     LATEST,
     OWED,
+    AimForward,
     Cause,
+    ChangeShares,
+    Forward,
+    LookAtShares,
+    NoteShareQueues,
     Run,
+    SetShares,
+    SettleForward,
     ShareAction,
     ShareChange,
     ShareRuns,

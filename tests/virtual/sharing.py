@@ -4,20 +4,17 @@ from collections.abc import Sequence
 
 from kproxy.common.errors import Code
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
-    ChangeShares,
-    CreateQueue,
-    DeleteQueue,
-    LookAtShares,
-    SetShares,
-    Trim,
-)
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     LATEST,
     OWED,
     Cause,
+    ChangeShares,
+    LookAtShares,
     Run,
+    SetShares,
     ShareAction,
     ShareChange,
     ShareRuns,

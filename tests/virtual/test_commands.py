@@ -11,39 +11,39 @@ from kproxy.loop.steps import at_once
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind, decode
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
-    AllocateProducerId,
-    AssignPartitions,
-    Begin,
-    ChangeGroup,
-    Claim,
+from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
+from kproxy.virtual.commands.offsets import (
     CommitOffsets,
-    Compact,
-    Complete,
-    ConfigureGroup,
+    DeleteOffsets,
+    ExpireOffsets,
+    OffsetCommit,
+)
+from kproxy.virtual.commands.producers import AllocateProducerId, ForgetProducers
+from kproxy.virtual.commands.queues import (
+    AssignPartitions,
     ConfigureQueue,
     CreateQueue,
-    DeleteGroup,
-    DeleteOffsets,
     DeleteQueue,
     DropTombstone,
-    End,
-    Enlist,
-    ExpireOffsets,
-    ExpireTransaction,
-    Foreign,
-    ForgetProducers,
     GrowQueue,
+    QueueReady,
+)
+from kproxy.virtual.commands.records import Compact, Trim
+from kproxy.virtual.commands.restore import Restored
+from kproxy.virtual.commands.shards import Claim, Foreign
+from kproxy.virtual.commands.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
+from kproxy.virtual.commands.transactions import (
+    Begin,
+    Complete,
+    End,
+    EndCause,
+    Enlist,
+    ExpireTransaction,
     InitProducer,
     Marker,
-    QueueReady,
-    Restored,
     TransactionCommit,
-    Trim,
 )
-from kproxy.virtual.commands.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
-from kproxy.virtual.commands.transactions import EndCause
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Compaction
 from kproxy.virtual.rows.transactions import Participant, tag_of

@@ -7,7 +7,8 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import Claim, CreateQueue, DeleteQueue, GrowQueue
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue, GrowQueue
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.counts import counted
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import delays as delay_rows

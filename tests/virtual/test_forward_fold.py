@@ -7,8 +7,8 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual.commands.queues import AimForward, Compact, Forward, SettleForward
-from kproxy.virtual.commands.shares import DEAD_LETTERS
+from kproxy.virtual.commands.records import Compact
+from kproxy.virtual.commands.shares import DEAD_LETTERS, AimForward, Forward, SettleForward
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind

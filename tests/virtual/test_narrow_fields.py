@@ -52,7 +52,7 @@ ROWS = 0xFFFF_FFFF
 """As many rows of a shard as nobody has: some 50 bytes each."""
 WINDOW = 1 << 24
 LIMITS = {
-    "commands.queues._REMOVED": [rows.GENERATION_MAX],
+    "commands.records._REMOVED": [rows.GENERATION_MAX],
     "commands.delays._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
     "commands.delays._DUE": [
         WIRE32, FEW, delivery.BATCHES_AT_ONCE, delay_commands.BATCHES_MAX,
@@ -91,7 +91,7 @@ LIMITS = {
     "rows.routes._ROUTE": [FEW, PARTS_MAX, EPOCHS_MAX],
     "rows.routes._EPOCH": [WIRE32],
     "rows.routes.ROUTES": [INDEX],
-    "rows.routes.LANDINGS": [INDEX],
+    "rows.routes.ROUTE_PARTS": [INDEX],
     "rows.routes._DEFINITION": [FEW, WIRE32],
     "rows.routes.ends_with": [WIRE32],
     "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],

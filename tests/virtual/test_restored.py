@@ -3,7 +3,7 @@
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.virtual.commands.queues import AllocateProducerId
+from kproxy.virtual.commands.producers import AllocateProducerId
 from kproxy.virtual.commands.restore import OFFSETS_PER_MS, Restored, first_offset
 from kproxy.virtual.rows.transactions import Participant, TransactionState
 from tests.virtual.transactional import Shards

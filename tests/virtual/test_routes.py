@@ -10,25 +10,22 @@ from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import (
     AssignPartitions,
-    Claim,
     ConfigureQueue,
     CreateQueue,
-    Cut,
-    DefineRoute,
     DeleteQueue,
-    ForgetLanded,
     GrowQueue,
     QueueReady,
-    Trim,
 )
-from kproxy.virtual.commands.routes import Ship
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.queues import Queue
-from kproxy.virtual.rows.routes import DEFINITIONS_MAX, EPOCHS_MAX, LANDINGS, Epoch, Route
+from kproxy.virtual.rows.routes import DEFINITIONS_MAX, EPOCHS_MAX, ROUTE_PARTS, Epoch, Route
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.virtual.route_cases import names_of, ship
@@ -715,7 +712,7 @@ def test_what_has_landed_is_forgotten_where_nothing_comes_any_more() -> None:
         shard.apply(ship(key, DEFINER, 1, to(name), time_ms=time_ms))
     shard.apply(ForgetLanded([(DEFINER, source), (DEFINER, other), (DEFINER, (DEFINER, 2))], 5)
                 .envelope())  # fmt: skip
-    left = [LANDINGS.parts(key) for key, _ in shard.kv.scan(b"V", b"W")]
+    left = [ROUTE_PARTS.parts(key) for key, _ in shard.kv.scan(b"V", b"W")]
     assert left == [(DEFINER, other)]
 
 

@@ -8,21 +8,19 @@ from hypothesis import strategies as st
 
 from kproxy.log.weight import weight
 from kproxy.virtual.commands.envelope import Envelope, decode
-from kproxy.virtual.commands.queues import (
-    AimForward,
-    ChangeShares,
-    Forward,
-    LookAtShares,
-    NoteShareQueues,
-    SetShares,
-    SettleForward,
-)
 from kproxy.virtual.commands.shares import (
     DEAD_LETTERS,
     OWED,
     SET_MAX,
+    AimForward,
     Cause,
+    ChangeShares,
+    Forward,
+    LookAtShares,
+    NoteShareQueues,
     Run,
+    SetShares,
+    SettleForward,
     ShareAction,
     ShareChange,
     ShareRuns,

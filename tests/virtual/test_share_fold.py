@@ -4,8 +4,9 @@ import pytest
 
 from kproxy.common.errors import Code
 from kproxy.loop.steps import at_once
-from kproxy.virtual.commands.queues import ChangeGroup, ChangeShares, Claim, NoteShareQueues
-from kproxy.virtual.commands.shares import ShareRuns
+from kproxy.virtual.commands.groups import ChangeGroup
+from kproxy.virtual.commands.shards import Claim
+from kproxy.virtual.commands.shares import ChangeShares, NoteShareQueues, ShareRuns
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.shares import CHUNK, COUNT_MAX, NOWHERE, SHARE_QUEUES, Owed, SharePartition
 from kproxy.virtual.types import QueueId

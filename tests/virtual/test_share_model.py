@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import (
+from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.shares import (
+    OWED,
+    Cause,
     ChangeShares,
-    CreateQueue,
-    DeleteQueue,
     LookAtShares,
+    Run,
     SetShares,
-    Trim,
+    ShareAction,
+    ShareChange,
+    ShareRuns,
 )
-from kproxy.virtual.commands.shares import OWED, Cause, Run, ShareAction, ShareChange, ShareRuns
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.folds import shares as share_fold
 from kproxy.virtual.folds.shares import _Window

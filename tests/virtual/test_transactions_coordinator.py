@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.virtual.commands.queues import Claim, ExpireTransaction
+from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.commands.transactions import (
     ASKS_ONLY,
     SETS_CLOCK,
     End,
     EndCause,
     Enlist,
+    ExpireTransaction,
     InitProducer,
 )
 from kproxy.virtual.folds import transactions as transaction_fold

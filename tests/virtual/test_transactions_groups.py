@@ -5,14 +5,9 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.loop.steps import at_once
 from kproxy.metadata.levels import NEWEST
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
-    ChangeGroup,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteQueue,
-    ExpireOffsets,
-)
+from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
+from kproxy.virtual.commands.offsets import DeleteOffsets, ExpireOffsets, OffsetCommit
+from kproxy.virtual.commands.queues import DeleteQueue
 from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.folds import groups as group_fold

@@ -5,8 +5,9 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, read_header
 from kproxy.virtual import producers
-from kproxy.virtual.commands.queues import Compact, DeleteQueue, ExpireTransaction
-from kproxy.virtual.commands.transactions import EndCause
+from kproxy.virtual.commands.queues import DeleteQueue
+from kproxy.virtual.commands.records import Compact
+from kproxy.virtual.commands.transactions import EndCause, ExpireTransaction
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import Participant

@@ -8,18 +8,17 @@ from kproxy.common.errors import Code
 from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.queues import (
+from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.transactions import (
     Begin,
-    CommitOffsets,
     Complete,
-    CreateQueue,
     End,
     Enlist,
     InitProducer,
     Marker,
     TransactionCommit,
-    Trim,
 )
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of

@@ -20,8 +20,8 @@ from kproxy.loop.steps import done
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
 from kproxy.virtual.commands.offsets import DeleteOffsets, ExpireOffsets
-from kproxy.virtual.commands.queues import ChangeGroup, DeleteGroup
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.groups import GOING, GroupRow
 from kproxy.virtual.rows.transactions import PENDING_BY_PARTITION

@@ -7,8 +7,8 @@ from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
 from kproxy.shard.shard import Shard
+from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import Later
 from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import Worker

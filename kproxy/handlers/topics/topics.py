@@ -23,7 +23,8 @@ from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Appends, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue, Trim
+from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue
+from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId

@@ -11,7 +11,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.transactions import transactions
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append
-from kproxy.virtual.commands.queues import AllocateProducerId
+from kproxy.virtual.commands.producers import AllocateProducerId
 from kproxy.worker.worker import Request, Worker
 
 

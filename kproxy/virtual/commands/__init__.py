@@ -1,1 +1,31 @@
-"""Envelopes of a shard's log, a module for each family: fields and bytes."""
+"""Commands: one class for each kind of envelope, with its fields, its bytes and its traits.
+
+`envelope` encodes, `decode` reads. Bytes are written to logs for ever: a class never changes the
+meaning of a form that was written. There is a module for each family.
+
+To add a kind: add it to `Kind`, write its class here, and its method in the fold. `of_kind` asks
+for its traits; `tests/virtual/test_commands.py` holds each kind against them.
+
+Classes are named tuples: frozen, and three times as fast to make as frozen dataclasses (measured).
+"""
+
+from kproxy.virtual.commands import (
+    access,
+    delays,
+    group_settings,
+    groups,
+    offsets,
+    producers,
+    queues,
+    records,
+    restore,
+    routes,
+    shards,
+    shares,
+    transactions,
+)
+
+__all__ = [
+    "access", "delays", "group_settings", "groups", "offsets", "producers", "queues", "records",
+    "restore", "routes", "shards", "shares", "transactions",
+]  # fmt: skip

@@ -26,7 +26,7 @@ Body = bytes | memoryview
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; `virtual.commands.queues` has a class for each."""
+    """What an envelope asks for; `virtual.commands` has a class for each."""
 
     FOREIGN = 0
     APPEND = 1

@@ -1,4 +1,4 @@
-"""The command by which a partition forgets idempotent producers.
+"""Commands of idempotent producers: an id for one, and a partition that forgets some.
 
 When a producer has not been used for long is the clock's to say, and no fold reads one: the shard's
 owner looks, and names those it found with the time at which each was used. One that was used since
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.commands.traits import DiskUse, of_kind, one
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
@@ -50,3 +50,15 @@ class ForgetProducers(NamedTuple):
             raise later_form("a command FORGET_PRODUCERS", body[0])
         key = envelope.queue_id, envelope.partition
         return ForgetProducers(key, list(_PRODUCER.iter_unpack(body[1:])))
+
+
+@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one)
+class AllocateProducerId(NamedTuple):
+    """A producer id that nobody has had."""
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.PRODUCER_ID)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "AllocateProducerId":
+        return AllocateProducerId()

@@ -1,7 +1,7 @@
 """What the code around the fold needs to know of a kind of envelope, without decoding it.
 
-`of_kind` puts a class and its traits into `COMMANDS` and `TRAITS`. `virtual.commands.queues` fills
-both.
+`of_kind` puts a class and its traits into `COMMANDS` and `TRAITS`. Importing `virtual.commands`
+fills both.
 """
 
 from collections.abc import Callable

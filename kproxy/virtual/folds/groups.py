@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from kproxy.common.errors import Code
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
 from kproxy.virtual.commands.offsets import (
     CommitOffsets,
     DeleteOffsets,
     ExpireOffsets,
     OffsetCommit,
 )
-from kproxy.virtual.commands.queues import ChangeGroup, DeleteGroup
 from kproxy.virtual.commands.transactions import NAMED_MAX, TransactionCommit
 from kproxy.virtual.folds.moved_start import MovedStart
 from kproxy.virtual.outcome import LogLocation, Outcome

@@ -23,9 +23,9 @@ from kproxy.virtual.rows.routes import (
     DEFINITIONS,
     DEFINITIONS_MAX,
     EPOCHS_MAX,
-    LANDINGS,
     NOTHING_LANDED,
     PARTITION_ROUTES_MAX,
+    ROUTE_PARTS,
     ROUTES,
     SOURCE_PARTITIONS_MAX,
     Definition,
@@ -302,9 +302,9 @@ class RouteFold:
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
         state, asked = self._state, Ship.decode(envelope)
-        key = LANDINGS.key(asked.definer, asked.source)
+        key = ROUTE_PARTS.key(asked.definer, asked.source)
         data = state.get(key)
-        landed = NOTHING_LANDED if data is None else LANDINGS.decode(data)
+        landed = NOTHING_LANDED if data is None else ROUTE_PARTS.decode(data)
         if landed.has(asked.through, asked.part):
             return self._void(log_offset)
         if not self._is_cut(asked):
@@ -312,7 +312,9 @@ class RouteFold:
         if 0 <= asked.after < landed.through < asked.through:
             void, numbers = self._void(log_offset), (landed.through,)
             return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
-        state.put(key, LANDINGS.encode(landed.with_part(asked.through, asked.part, asked.time_ms)))
+        state.put(
+            key, ROUTE_PARTS.encode(landed.with_part(asked.through, asked.part, asked.time_ms))
+        )
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made, settled = list[Queue](), list[Queue]()
@@ -408,9 +410,9 @@ class RouteFold:
     def forget_landed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         asked = ForgetLanded.decode(envelope)
         for definer, source in asked.routes:
-            key = LANDINGS.key(definer, source)
+            key = ROUTE_PARTS.key(definer, source)
             data = self._state.get(key)
-            if data is not None and LANDINGS.decode(data).used_ms <= asked.time_ms:
+            if data is not None and ROUTE_PARTS.decode(data).used_ms <= asked.time_ms:
                 self._state.put(key, None)
         for key in asked.forwarded:
             if self._state.get(key) is not None:

@@ -173,5 +173,5 @@ class Landed(NamedTuple):
 NOTHING_LANDED = Landed(0, 0, 0)
 
 
-LANDINGS = Rows(RowKind.ROUTE_LANDED, "UP", Landed, "QQq")
+ROUTE_PARTS = Rows(RowKind.ROUTE_LANDED, "UP", Landed, "QQq")
 """By definer and source partition."""

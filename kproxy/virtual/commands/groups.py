@@ -1,0 +1,78 @@
+"""Commands of groups, as their coordinators decide."""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from kproxy.virtual.commands.bodies import body_of, values_of
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, turn
+from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.groups import Rows
+from kproxy.virtual.rows.kinds import RowKind
+
+
+@of_kind(Kind.GROUP, DiskUse.MODEST, by_items, publishes=(RowKind.GROUP, RowKind.MEMBER))
+class ChangeGroup(NamedTuple):
+    """A group as its coordinator decided it; without effect if the group is not `after` any more.
+
+    `rows`: members that changed, as the fold puts them; None: one that left.
+    """
+
+    group: str
+    after: int
+    group_kind: str
+    members: int
+    values: dict[str, Any]
+    rows: dict[str, bytes | None]
+    time_ms: int = 0
+
+    @staticmethod
+    def encode(
+        group: str,
+        after: int,
+        group_kind: str,
+        members: int,
+        values: dict[str, Any],
+        rows: Rows,
+        *,
+        level: int,
+        time_ms: int,
+    ) -> Generator[None, None, Envelope]:
+        """The envelope, from members as their coordinator has them. Yields every few rows."""
+        said = {
+            "group": group,
+            "after": after,
+            "kind": group_kind,
+            "members": members,
+            "values": values,
+        }
+        packed = level >= group_rows.PACKED_FROM
+        body = yield from group_rows.encode_change(said, rows, packed=packed)
+        return Envelope(Kind.GROUP, time_ms=time_ms, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "ChangeGroup":
+        values, rows = group_rows.decode_change(bytes(envelope.body))
+        return ChangeGroup(
+            values["group"],
+            values["after"],
+            values["kind"],
+            values["members"],
+            values["values"],
+            rows,
+            envelope.time_ms,
+        )
+
+
+@of_kind(Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, publishes=(RowKind.GROUP, RowKind.OFFSET))
+class DeleteGroup(NamedTuple):
+    """An empty group goes, with its offsets."""
+
+    group: str
+
+    def envelope(self) -> Envelope:
+        return Envelope(Kind.DELETE_GROUP, body=body_of(group=self.group))
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "DeleteGroup":
+        return DeleteGroup(values_of(envelope)["group"])

@@ -1,0 +1,129 @@
+"""Commands of a partition's records: batches that come, are copied, compacted or trimmed."""
+
+import struct
+from typing import NamedTuple
+
+from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
+from kproxy.virtual.types import QueueId
+
+
+@of_kind(
+    Kind.APPEND,
+    DiskUse.ORDINARY,
+    one,
+    publishes=(
+        RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
+        RowKind.OPEN_FIRST,
+    ),
+    carries_batch=True,
+)  # fmt: skip
+class Append:
+    """A client's record batch, as it came. The hot path makes the envelope itself.
+
+    `number`: when to look at the partition's retention (ms). `time_ms`: when it came, from
+    `levels.PRODUCERS_FROM` on; its producer is remembered by that.
+    """
+
+
+@of_kind(
+    Kind.COPY,
+    DiskUse.MODEST,
+    one,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    carries_batch=True,
+)
+class Copy:
+    """A live batch, written again further on. `envelope.COPIED` is in front of it.
+
+    `number`: its base offset. `time_ms`: as in a REPLACE, without generations.
+    """
+
+
+@of_kind(
+    Kind.REPLACE,
+    DiskUse.MODEST,
+    one,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    carries_batch=True,
+)
+class Replace:
+    """As COPY, of a batch that compaction has made smaller, or makes smaller with this.
+
+    `time_ms`: the generation that it replaces, and the new one (`generations`). It has no effect
+    where the batch is of another generation: it was made from what is not there any more.
+    """
+
+    @staticmethod
+    def generations(envelope: Envelope) -> tuple[int, int]:
+        """The generation that is replaced, and the new one."""
+        return divmod(envelope.time_ms & 0xFFFF, 256)
+
+    @staticmethod
+    def is_routed(envelope: Envelope) -> bool:
+        """Whether the batch came from another queue (`rows.ROUTED`); of a COPY as well."""
+        return bool(envelope.time_ms & ROUTED)
+
+
+ROUTED = 1 << 16
+"""In the time of a COPY or REPLACE."""
+_COMPACTED = struct.Struct(">QQQQqQQ")
+_REMOVED = struct.Struct(">QB")
+
+
+def _weight_of_compact(envelope: Envelope) -> int:
+    return 1 + len(envelope.body) // _REMOVED.size
+
+
+@of_kind(
+    Kind.COMPACT,
+    DiskUse.ALWAYS,
+    _weight_of_compact,
+    publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
+)
+class Compact(NamedTuple):
+    """Batches of which compaction leaves nothing; at the end of a pass, how far it came.
+
+    `removed`: last offsets and generations. `progress`: None while the pass goes on.
+    """
+
+    queue_id: QueueId
+    partition: int
+    removed: list[tuple[int, int]]
+    progress: Compaction | None = None
+
+    def envelope(self) -> Envelope:
+        body = _COMPACTED.pack(*(self.progress or NOT_COMPACTED)) + b"".join(
+            _REMOVED.pack(*one) for one in self.removed
+        )
+        number = 0 if self.progress is None else 1
+        return Envelope(Kind.COMPACT, self.queue_id, self.partition, number=number, body=body)
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Compact":
+        progress = Compaction._make(_COMPACTED.unpack_from(envelope.body))
+        removed = list(_REMOVED.iter_unpack(envelope.body[_COMPACTED.size :]))
+        return Compact(
+            envelope.queue_id, envelope.partition, removed, progress if envelope.number else None
+        )
+
+
+@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
+class Trim(NamedTuple):
+    """Records before `log_start` go; -1 stands for all there are."""
+
+    queue_id: QueueId
+    partition: int
+    log_start: int
+    time_ms: int = 0
+
+    def envelope(self) -> Envelope:
+        return Envelope(
+            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms
+        )
+
+    @staticmethod
+    def decode(envelope: Envelope) -> "Trim":
+        return Trim(envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms)
