@@ -3,9 +3,11 @@
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, Producer
 
 from kproxy.tools.records.consume import _Reading
@@ -134,21 +136,24 @@ def test_only_committed_records_are_shown(server: Served, queue: str) -> None:
     assert run(server, "consume", queue, "--uncommitted").stdout == "aborted\n"
 
 
-def test_a_reader_that_follows_ends_by_sigint_and_by_a_closed_pipe(
-    server: Served, queue: str
-) -> None:
+ENDS: dict[str, Callable[[Any], None]] = {
+    "SIGINT": lambda process: process.send_signal(signal.SIGINT),
+    "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
+    "a closed pipe": lambda process: process.stdout.close(),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_reader_that_follows_ends(server: Served, queue: str, how: str) -> None:
     run(server, "produce", queue, stdin="a\n")
-    follow = ("consume", queue, "--follow", "--bootstrap-server", server.address)
-    for ends in (lambda p: p.send_signal(signal.SIGINT), lambda p: p.stdout.close()):
-        process = begin_kproxy(*follow)
-        assert process.stdout
-        assert process.stderr
+    process = begin_kproxy("consume", queue, "--follow", "--bootstrap-server", server.address)
+    assert process.stdout
+    assert process.stderr
+    with process.stderr, process.stdout:
         assert process.stdout.readline() == "a\n"
-        ends(process)
-        eventually(lambda p=process: p.poll() is not None, 30)  # type: ignore[misc]
+        ENDS[how](process)
+        eventually(lambda: process.poll() is not None, 30)
         assert (process.returncode, process.stderr.read()) == (0, "")
-        process.stderr.close()
-        process.stdout.close()
 
 
 def test_mistakes_get_one_line_each(server: Served, queue: str) -> None:

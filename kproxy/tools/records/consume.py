@@ -3,9 +3,12 @@
 import os
 import re
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from threading import Event
 from typing import Any, BinaryIO
 
 import click
@@ -65,9 +68,8 @@ def consume_command(
     reading = _Reading(bootstrap_server, found, group, _AUTO_RESET.get(offset or "start"), follow,
                        uncommitted)  # fmt: skip
     try:
-        _print(reading, stdout, line, num)
-    except KeyboardInterrupt:
-        pass  # it is how a reader that follows ends
+        with _interrupts() as interrupted:
+            _print(reading, stdout, line, num, interrupted)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's end
     finally:
@@ -112,7 +114,24 @@ def _matching(client: Client, names: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _print(reading: "_Reading", out: BinaryIO, line: Any, num: int | None) -> None:
+@contextmanager
+def _interrupts() -> Iterator[Event]:
+    """Note SIGINT and SIGTERM: an exception may be raised where a library swallows it."""
+    interrupted = Event()
+    before = {
+        number: signal.signal(number, lambda *_: interrupted.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print(
+    reading: "_Reading", out: BinaryIO, line: Any, num: int | None, interrupted: Event
+) -> None:
     """Write records until there are no more, or `num` of them. Raises BrokenPipeError."""
     left = num
     gone = _watched(out)
@@ -127,6 +146,8 @@ def _print(reading: "_Reading", out: BinaryIO, line: Any, num: int | None) -> No
                 return
         if gone():
             raise BrokenPipeError
+        if interrupted.is_set():
+            return
 
 
 def _watched(out: BinaryIO) -> Callable[[], bool]:
