@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
 # Tests wait about as long as they compute: three processes keep two cores busy.
-JOBS ?= 3
+JOBS ?= 4
 SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # The order of sets follows from the hash seed: a seed of a simulation is the same history each time.
 STEADY := PYTHONHASHSEED=0
