@@ -135,7 +135,7 @@ def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
 
 def encode_count(count: int) -> bytes:
     """Return the value of a row that is one number of 64 bits."""
-    return count.to_bytes(8, "big")
+    return _TIME.pack(count)
 
 
 def decode_count(data: bytes) -> int:
