@@ -1,1 +1,2 @@
-"""What a consumer fetches: its partitions, fetch sessions, the poll, and the streamed response."""
+"""The parts of a fetch: a consumer's partitions, fetch sessions, the poll, and the streamed
+response."""
