@@ -52,24 +52,25 @@ class Level:
         self.value = value
 
     def reaches(self, level: int) -> bool:
-        """Whether what needs `level` may be written."""
+        """Return whether what needs `level` may be written."""
         return self.value >= level
 
 
 class Upgrades(Protocol):
-    """Raising the level of all workers that share one cluster or data directory."""
+    """An upgrade of the level of all workers that share one cluster or data directory."""
 
     async def behind(self, level: int) -> list[str]:
-        """Live workers that do not know a level, as an operator knows them. Raises KafkaError."""
+        """Return live workers that do not know a level, as an operator knows them. Raise
+        KafkaError. Raise KafkaError."""
         ...
 
     async def finalize(self, level: int) -> None:
-        """Put a level in force for good; returns when it is. Raises KafkaError."""
+        """Put a level in force for good; returns when it is. Raise KafkaError."""
         ...
 
 
 class Newest:
-    """Nothing is left to upgrade."""
+    """The upgrades of a worker that has nothing left to upgrade."""
 
     async def behind(self, level: int) -> list[str]:
         return []
