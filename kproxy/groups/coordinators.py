@@ -36,7 +36,8 @@ class Coordinators:
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
         readers: Readers | None = None,
     ) -> None:
-        """`unique_id` makes what is unique in a member's id. The rest: see `Coordinator`."""
+        """Set up; `unique_id` makes what is unique in a member's id. The rest: see `Coordinator`.
+        The rest: see `Coordinator`."""
         self._serving = serving
         self._config = config
         self._lookup = lookup
@@ -50,7 +51,7 @@ class Coordinators:
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def of(self, shard: Shard) -> Coordinator:
-        """The coordinator of a shard that is served here now."""
+        """Return the coordinator of a shard that is served here now."""
         known = self._by_shard.get(shard.shard)
         if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             if known is not None:

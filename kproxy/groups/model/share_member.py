@@ -57,7 +57,7 @@ class ShareMember:
 
 
 def member_from_row(member_id: str, row: Row) -> ShareMember:
-    """A member as its row has it."""
+    """Return a member as its row has it."""
     member = ShareMember(member_id)
     member.epoch = row["epoch"]
     member.previous_epoch = row["previous"]
