@@ -62,7 +62,7 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int
 
 
 class Aside(Exception):
-    """This is to be done on a thread: the disk is to be read, or something is to be unpacked."""
+    """A task for a thread: the disk is to be read, or something is to be unpacked."""
 
 
 def make(

@@ -1,4 +1,4 @@
-"""Finds what is due in one shard, and has it appended.
+"""A looker for what is due in one shard, which has it appended.
 
 It holds nothing of what waits. An index has each partition under the time of what is due next
 there, or earlier; the fold files a partition whose next is earlier than that, and tells it.
@@ -179,7 +179,8 @@ class Looker(DueIndexScanner):
             self.next_ms = 0
 
     def _file(self, found: Sequence[tuple[bytes, int, Plan]], stale: Iterable[bytes]) -> int:
-        """File each partition under the time of what is due next there; the soonest of these."""
+        """File each partition under the time of what is due next there; return the soonest of
+        these."""
         soonest_ms = _NEVER_MS
         changes: dict[bytes, bytes | None] = dict.fromkeys(stale)
         kv = self._shard.kv

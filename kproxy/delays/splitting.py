@@ -1,4 +1,4 @@
-"""Cuts batches by when their records are due.
+"""The splitting of batches by when their records are due.
 
 A waiting batch has the time that it is due as its largest timestamp. Records of a client's batch
 that are due at many times are put together with those that are due near them: the farther ahead

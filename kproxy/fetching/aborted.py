@@ -1,4 +1,4 @@
-"""Finds the aborted transactions that a read_committed consumer must know of.
+"""The aborted transactions that a read_committed consumer must know of.
 
 From a transaction's first offset on, the consumer leaves out the producer's records, until it comes
 to the ABORT marker. So of a stretch that it is given it needs each transaction that begins before

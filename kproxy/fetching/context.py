@@ -42,7 +42,7 @@ class FetchPartition:
 
 
 class FetchContext:
-    """Followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
+    """The followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
 
     def __init__(self) -> None:
         self.partitions: dict[Ident, FetchPartition] = {}
@@ -100,7 +100,7 @@ class FetchContext:
                 shard.watchers.add(key, self)
 
     async def watch(self, pace: Pace, rested: bool = False) -> bool:
-        """Be told of changes from now on; whether something may have changed before unseen.
+        """Watch for changes from now on; return whether something may have changed before unseen.
 
         `rested`: others had their turn while it was looked at.
         """

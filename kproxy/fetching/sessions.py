@@ -88,8 +88,7 @@ class FetchSessions:
         return session
 
     def check_room(self, session: Session, partitions: int) -> None:
-        """End a session that grows past the limit: its client begins again. Raise KafkaError.
-        KafkaError."""
+        """End a session that grows past the limit: its client begins again. Raise KafkaError."""
         if self._followed() + partitions > self._partitions_max:
             self._close(session)
             raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)

@@ -36,8 +36,8 @@ class Coordinators:
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
         readers: Readers | None = None,
     ) -> None:
-        """Set up; `unique_id` makes what is unique in a member's id. The rest: see `Coordinator`.
-        The rest: see `Coordinator`."""
+        """Set up; `unique_id` makes what is unique in a member's id. The rest: see
+        `Coordinator`."""
         self._serving = serving
         self._config = config
         self._lookup = lookup
@@ -98,7 +98,7 @@ class Coordinators:
     async def _until_due(self, ran_at: float) -> float:
         """Wait until a timer is due, or for a look at the shards; not again at once in any case.
 
-        Returns until when it meant to wait.
+        Return until when it meant to wait.
         """
         while True:
             self._sooner = anyio.Event()

@@ -198,8 +198,8 @@ def _write_identity(path: Path, cluster_id: str, shards: int, *, kafka: bool, le
 
 
 def open_identity(directory: Path) -> tuple[str, Level]:
-    """Return cluster id and level of an embedded directory, made at first start. Raise ValueError.
-    Raise ValueError."""
+    """Return cluster id and level of an embedded directory, made at first start. Raise
+    ValueError."""
     path = directory / "meta.json"
     values = _read_identity(path)
     if values is None:
@@ -212,8 +212,7 @@ def open_identity(directory: Path) -> tuple[str, Level]:
 
 
 def identity(directory: Path) -> dict[str, Any]:
-    """Return what `meta.json` of a data directory says. Raise OSError, ValueError. Raise OSError,
-    ValueError."""
+    """Return what `meta.json` of a data directory says. Raise OSError, ValueError."""
     values = _read_identity(directory / "meta.json")
     if values is None:
         raise ValueError("it is not there: this is no data directory")
@@ -254,7 +253,7 @@ class DirectoryUpgrades:
 
 def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
     """Check that a data directory is, or can become, a local copy of this cluster's. Raise
-    ValueError. ValueError.
+    ValueError.
 
     The cluster itself says its level, so a local copy keeps the oldest.
     """

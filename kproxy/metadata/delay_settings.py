@@ -38,8 +38,7 @@ DELAY_SETTINGS = (
 
 
 class DelaySettings(NamedTuple):
-    """The settings of a queue with delays. `fixed_ms`: 0 if only records with a header wait.
-    `fixed_ms`: 0 where only records with a header wait."""
+    """The settings of a queue with delays. `fixed_ms`: 0 if only records with a header wait."""
 
     fixed_ms: int
     by_header: bool

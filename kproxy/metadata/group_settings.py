@@ -159,8 +159,8 @@ class GroupSettings:
     dead_letters_copied_by: str | None = None
     """The user who said that they are copies: what that user may not read is not copied either."""
     retry_backoff_ms: tuple[int, ...] = ()
-    """The times before the second, third, … delivery; the last for all further ones. Empty: none.
-    Empty: none."""
+    """The times before the second, third, … delivery; the last for all further ones. Empty:
+    none."""
 
 
 Configs = Mapping[str, str]
@@ -198,8 +198,7 @@ class GroupRules:
     # -- checking
 
     def check(self, given: Configs, kept: Configs) -> dict[str, str]:
-        """Return what is given, as it is kept. `kept`: what is set beside it. `kept`: what is set
-        beside it.
+        """Return what is given, as it is kept. `kept`: what is set beside it.
 
         Raise KafkaError (INVALID_CONFIG).
         """

@@ -25,7 +25,7 @@ DELAYS_FROM = 6
 RESTORES_FROM = 6
 """A data directory may come from a backup."""
 SECURITY_FROM = 7
-"""There may be access rules, users and quotas."""
+"""The level from which there may be access rules, users and quotas."""
 ARRIVAL_FROM = 8
 """Retention may count from the arrival of records."""
 PRODUCERS_FROM = 8
@@ -61,7 +61,7 @@ class Upgrades(Protocol):
 
     async def behind(self, level: int) -> list[str]:
         """Return live workers that do not know a level, as an operator knows them. Raise
-        KafkaError. Raise KafkaError."""
+        KafkaError."""
         ...
 
     async def finalize(self, level: int) -> None:

@@ -38,8 +38,7 @@ _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed"
 
 
 def given(named: Iterable[Any]) -> dict[str, str | None]:
-    """Return settings as they are named, the last of each. Raise KafkaError (INVALID_CONFIG). Raise
-    KafkaError (INVALID_CONFIG)."""
+    """Return settings as they are named, the last of each. Raise KafkaError (INVALID_CONFIG)."""
     found: dict[str, str | None] = {}
     for setting in named:
         if setting.name not in SETTINGS:
@@ -79,8 +78,7 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _checked_configs(text: str) -> str:
-    """Return settings of queues that a route makes, as they are kept. Raise KafkaError. Raise
-    KafkaError."""
+    """Return settings of queues that a route makes, as they are kept. Raise KafkaError."""
     try:
         kept = check(_of_made_queues(text))
         fault = conflict(kept)
@@ -103,8 +101,7 @@ def _of_made_queues(text: str) -> dict[str, str | None]:
 def check_together(
     values: Mapping[str, str], level: Level, given: Collection[str] | None = None
 ) -> None:
-    """Check all settings of a queue, each sound by itself. Raise KafkaError (INVALID_CONFIG). Raise
-    KafkaError (INVALID_CONFIG).
+    """Check all settings of a queue, each sound by itself. Raise KafkaError (INVALID_CONFIG).
 
     `given`: the names of those that are set now; None: all.
     """
@@ -161,8 +158,7 @@ class QueueSettings:
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
     route_lag_max: int | None
-    """The records of an entrance's partition that may wait to be passed on. None: it is none. None:
-    it is none."""
+    """The records of an entrance's partition that may wait to be passed on. None: it is none."""
     route_queues_max: int
     """Queues that each of its partitions may make."""
     route_keeps: bool

@@ -19,7 +19,7 @@ ENTRANCE_PARTITIONS_MAX = 8
 
 def _sound(check: Read) -> Read:
     """Return a check that takes what `check` takes, or nothing. Spaces around it are dropped, as
-    Kafka does with others. Spaces around it are dropped, as Kafka does with others."""
+    Kafka does with others."""
 
     def read(value: str) -> str:
         value = value.strip(SPACE)

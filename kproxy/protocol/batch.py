@@ -184,7 +184,7 @@ def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
 
 
 def stamp(batch: bytearray, log_append_time_ms: int | None) -> None:
-    """Stamp a batch as `stamped` does, in its place."""
+    """Set the timestamp type as `stamped` does, in place."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_FROM)
     if log_append_time_ms is None:
         _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes & ~_LOG_APPEND_TIME)

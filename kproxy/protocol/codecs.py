@@ -1,4 +1,4 @@
-"""Packs and unpacks the records of a batch with Kafka's codecs.
+"""The packing of a batch's records with Kafka's codecs.
 
 It unpacks a piece at a time, so the content of a small batch that claims much is never in memory
 as a whole, and refuses a batch that unpacks to more than the limit. gzip is the standard

@@ -1,4 +1,5 @@
-"""Encodes CreateTopicsResponse: the settings of a topic, some fifty, are written once for many.
+"""An encoder of CreateTopicsResponse: the settings of a topic, some fifty, are written once for
+many.
 
 kio's writer took 400 µs a topic (measured). A test compares each version with kio's writer.
 """

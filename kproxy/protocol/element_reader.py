@@ -1,4 +1,4 @@
-"""Reads kio's values element by element: for large requests, on a thread.
+"""A reader of kio's values element by element: for large requests, on a thread.
 
 kio reads a whole request in one call and holds the interpreter's lock meanwhile: 100 ms for a
 hundred thousand queues. This reader gives the lock away between two elements. Its values are the

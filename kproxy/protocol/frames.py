@@ -45,8 +45,7 @@ def _put(frame: bytearray | mmap, at: int, data: bytes | bytearray | memoryview)
 
 
 class FrameAssembler:
-    """A cutter of a byte stream into frames. Not thread-safe; one per connection. Not thread-safe;
-    one per connection."""
+    """A cutter of a byte stream into frames. Not thread-safe; one per connection."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max

@@ -85,7 +85,7 @@ def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitte
 def skip_tags(data: Frame, position: int, end: int, elements_max: int) -> tuple[int, int]:
     """Walk over a tagged-field section of which no field is of interest.
 
-    Returns (next position, how many elements may follow). Raise Malformed.
+    Return (next position, how many elements may follow). Raise Malformed.
     """
     if position < end and data[position] == 0:
         return position + 1, elements_max

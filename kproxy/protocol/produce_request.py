@@ -1,4 +1,4 @@
-"""Decodes Produce requests, versions 3 to 13, in one pass: nearly all of them is payload.
+"""A decoder of Produce requests, versions 3 to 13, in one pass: nearly all of them is payload.
 
 The guard's walk and kio's decoding together take three times as long (measured). Tests compare
 each version with kio's reader. Source: Kafka's ProduceRequest.json.

@@ -1,4 +1,4 @@
-"""Reads the records of a batch some at a time, over a buffer that holds one record.
+"""A reader of a batch's records, some at a time, over a buffer that holds one record.
 
 For whoever passes on, counts or looks for records: a batch may have as many as it likes, and unpack
 to as much. Compaction and splitting hold a batch as a whole (`protocol.records`).

@@ -1,4 +1,4 @@
-"""Reads records inside a batch: for look-ups by time, for compaction, and to check them.
+"""A reader of records inside a batch: for look-ups by time, for compaction, and to check them.
 
 Never on the produce or fetch path of queues that do not ask for it.
 """
@@ -31,8 +31,7 @@ MORE = "there is more in the batch than its records"
 
 
 def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (offset delta, timestamp in milliseconds) of each record. Raise Malformed. Raise
-    Malformed."""
+    """Yield (offset delta, timestamp in milliseconds) of each record. Raise Malformed."""
     header = read_header(batch)
     stamp = header.max_timestamp if header.is_log_append_time else None
     pieces = unpack(batch[HEADER_BYTES:], header.codec)
@@ -151,8 +150,7 @@ def parse_run(
     header: BatchHeader, data: bytes, position: int, count: int,
     headers: bool | frozenset[bytes], last: int = -1, *, whole: bool = True,
 ) -> tuple[list[Body], int]:  # fmt: skip
-    """Return so many records from a position on, and where they end. Raise Malformed. Raise
-    Malformed.
+    """Return so many records from a position on, and where they end. Raise Malformed.
 
     `last`: the offset delta of the one before. `whole`: there is nothing behind the data; else
     records that are not there as a whole are left.
@@ -167,8 +165,7 @@ def _parsed(
     header: BatchHeader, data: bytes, position: int, count: int,
     headers: bool | frozenset[bytes], last: int, whole: bool,
 ) -> tuple[list[Body], int]:  # fmt: skip
-    """Read numbers of one byte or two, as most are, in place. Raise Malformed, IndexError. Raise
-    Malformed, IndexError."""
+    """Read numbers of one byte or two, as most are, in place. Raise Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
     base_ms, most = header.base_timestamp, header.last_offset_delta
     if abs(base_ms if stamp is None else stamp) >= TIME_MAX:
@@ -242,7 +239,6 @@ def _parsed(
 
 def header_bytes(count: int, data: bytes) -> list[bytes]:
     """Return what each of so many records has from the number of its headers on. Raise Malformed.
-    Raise Malformed.
 
     Less is looked at than by `bodies`: for who wants to know whether they all say the same.
     """

@@ -1,4 +1,4 @@
-"""Encodes large responses in one pass.
+"""An encoder of large responses in one pass.
 
 These are Produce, Fetch, Metadata, ListOffsets, OffsetFetch and DescribeTopicPartitions.
 

@@ -175,8 +175,7 @@ class Cutter:
         limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
         is_compacted: Callable[[str], bool] = lambda name: False,
     ) -> None:  # fmt: skip
-        """Cut offsets from `start` to before `end`. `index`: of the source partition. `index`: of
-        the source partition.
+        """Cut offsets from `start` to before `end`. `index`: of the source partition.
 
         `log_bytes_max`: what the log takes in one record. `held_max`: what the cut may take in
         memory.

@@ -106,7 +106,7 @@ class Passage:
     async def run(self) -> bool:
         """Run until there is nothing to pass on for a while, or others wait and this had its turn.
 
-        Returns whether it is to be run again.
+        Return whether it is to be run again.
         """
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
         while self.serves:
@@ -307,7 +307,7 @@ class Passage:
 
     async def _ships(self, cutter: Cutter, through: int, parts: int) -> list[tuple[int, Envelope]]:
         """Return (shard, what is sent to it). A thread makes it: it may be of 200,000 queues, at
-        many shards. On a thread: it may be of 200,000 queues, at many shards."""
+        many shards."""
         now = self._shared.clock.now_ms()
 
         def all_of() -> list[tuple[int, Envelope]]:
@@ -335,7 +335,7 @@ class Passage:
         self, ships: list[tuple[int, Envelope]], gathered: Gathered
     ) -> list[tuple[int, Envelope]]:
         """Send parts and return those that are not known to have landed. Pass over a record that no
-        log takes. A record that no log takes is passed over."""
+        log takes."""
         ask, pace, tickets = self._shared.asks.ask, Pace(), []
         for index, one in ships:
             tickets.append((index, one, ask(index, _again(one))))

@@ -91,8 +91,7 @@ class _ShardRoutes:
         return route.ends is not None or (kept and definer == source[0])
 
     def _changed(self) -> None:
-        """Look at the sources that have changed, in the turn of the loop that has applied it. In
-        the turn of the loop that has applied it."""
+        """Look at the sources that have changed, in the turn of the loop that has applied it."""
         state = self._shard.state
         changed, state.routed = state.routed, set()
         if not self._serves:

@@ -1,4 +1,4 @@
-"""Reads what a source partition has to pass on: planned on the loop, read on a thread."""
+"""The reading of what a source partition passes on: planned on the loop, read on a thread."""
 
 from typing import NamedTuple
 
@@ -133,5 +133,5 @@ def _is_aborted(head: BatchHeader, base_offset: int, aborted: Aborted) -> bool:
 
 
 def made(cutter: Cutter, parts: int) -> Parts:
-    """Return what is shipped of a cut. Call this on a thread. On a thread."""
+    """Return what is shipped of a cut. On a thread."""
     return parts_of(cutter.gathered, parts)

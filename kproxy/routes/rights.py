@@ -1,5 +1,4 @@
-"""The rights of a route: those of its setter, at each use. Settings keep who that was. Settings
-keep who that was."""
+"""The rights of a route: those of its setter, at each use. Settings keep who that was."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Sends one shard's dead letters, as long as it is served by one claim.
+"""The sender of one shard's dead letters, as long as it is served by one claim.
 
 Rows of what is owed are read in their order, each share partition's into a queue of its own. New
 ones come behind all that are there, so a row is read once; those of a group whose dead-letter queue

@@ -53,8 +53,8 @@ class Followed:
 
 
 class ShareSession:
-    """A member's session. `dirty`, in order of turn: the partitions that may have something for it.
-    `dirty`, in order of turn: those that may have something for it."""
+    """A member's session. `dirty`, in order of turn: the partitions that may have something for
+    it."""
 
     def __init__(self, group: str, member: str, connection: int) -> None:
         self.group, self.member = group, member

@@ -227,7 +227,7 @@ class SharePartition:
                 return
 
     def _aborted_from(self, start: int, end: int) -> AbortedStretch:
-        """Return what was aborted of a stretch from `start` on. Raise Searching. Raise Searching.
+        """Return what was aborted of a stretch from `start` on. Raise Searching.
 
         Nothing of it changes any more, so it is looked for once.
         """

@@ -317,7 +317,7 @@ class Window:
 
     def settle(self, pending: Pending, backoff: Sequence[float], now: float) -> None:
         """Settle what is in the log. `backoff`: seconds to the next delivery, after the first,
-        second... `backoff`: seconds to the next delivery, after the first, second..."""
+        second..."""
         for first, records, byte, _ in pending.runs:
             self._pending -= records
             first, end = max(first, self.start), first + records

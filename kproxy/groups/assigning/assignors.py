@@ -217,7 +217,7 @@ class _EachItsOwn:
             left = [readers for readers in self._held if readers & changed]
 
     def _level_among(self, readers: int) -> Steps[int]:
-        """Level the loads of some members; return those whose loads have changed."""
+        """Balance the loads of some members; return those whose loads have changed."""
         loads, held, changed, moves = self._loads, self._held[readers], 0, 0
         while True:
             high = loads.heaviest(self._holders[readers])

@@ -1,4 +1,4 @@
-"""Resolves what groups subscribe to, and computes target assignments, where coordinators do that.
+"""The resolution of groups' subscriptions, and target assignments, if coordinators make them.
 
 Small work is done within the heartbeat that needs it. Large work is done in slices while heartbeats
 are answered from the state before it, as Kafka does it off the coordinator's thread. The result

@@ -76,7 +76,7 @@ class ConsumerCoordinator(Protocol):
 
 
 class ConsumerGroup:
-    """Changed only under `lock`; `changed` and `gone` are members to log."""
+    """A group, changed only under `lock`; `changed` and `gone` are members to log."""
 
     kind = "consumer"
     protocol_type = CONSUMER_PROTOCOL

@@ -24,7 +24,7 @@ class Subscription(NamedTuple):
 
 
 class NotAConsumers(Exception):
-    """These bytes are of another kind of client."""
+    """A client of another kind has made these bytes."""
 
 
 class _Bytes:
@@ -94,7 +94,7 @@ def version_of(metadata: bytes) -> int:
 
 
 def topics_of(metadata: bytes) -> tuple[str, ...]:
-    """Return the topics that a subscription names. Raise NotAConsumers. Raise NotAConsumers."""
+    """Return the topics that a subscription names. Raise NotAConsumers."""
     reader = _Bytes(metadata)
     reader.number(">h")
     return at_once(reader.texts())

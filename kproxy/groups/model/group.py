@@ -1,4 +1,4 @@
-"""The face of a group of any protocol to its coordinator."""
+"""The interface of a group of any protocol to its coordinator."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

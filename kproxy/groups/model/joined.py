@@ -11,8 +11,7 @@ Group = TypeVar("Group")
 
 class JoinedGroups(dict[str, Group]):
     """The groups with members, by id. Each counts for its maker until it is forgotten; a mere
-    reader of its rows makes none. Each counts for who made it, until it is forgotten; who only
-    reads it from its rows makes none.
+    reader of its rows makes none.
     """
 
     def __init__(self, most: int) -> None:

@@ -48,7 +48,7 @@ class ShareCoordinator(Protocol):
 
 
 class ShareGroup:
-    """Changed only under `lock`; `changed` and `gone` are members to log."""
+    """A group, changed only under `lock`; `changed` and `gone` are members to log."""
 
     kind = "share"
     protocol_type = SHARE_PROTOCOL

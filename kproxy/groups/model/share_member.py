@@ -14,7 +14,7 @@ _PART_BYTES, _NAME_BYTES = 20, 30
 
 
 class ShareMember:
-    """Changed in place, under its group's lock, and then logged."""
+    """A member, changed in place under its group's lock, and then logged."""
 
     def __init__(self, member_id: str) -> None:
         self.id = member_id

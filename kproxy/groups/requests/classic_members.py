@@ -130,8 +130,7 @@ async def sync(
 
 
 async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: MemberClaim) -> Code:
-    """Return REBALANCE_IN_PROGRESS if the member has to join again to go on. Raise KafkaError.
-    Raise KafkaError."""
+    """Return REBALANCE_IN_PROGRESS if the member has to join again to go on. Raise KafkaError."""
     member = _claimed(group, claim)
     group.renew_session(member)
     async with group.lock:

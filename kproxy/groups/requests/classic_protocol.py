@@ -28,7 +28,7 @@ JoinAnswer = Promise[dict[str, Any]] | dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A request to join; a new member has no id. Times are seconds. Times are seconds."""
+    """A request to join; a new member has no id. Times are seconds."""
 
     group_id: str
     member_id: str
@@ -223,8 +223,7 @@ def _claimed(group: Group | None, claim: MemberClaim) -> ClassicGroup:
 
 
 async def heartbeat(coordinator: Coordinator, group: Group | None, claim: MemberClaim) -> Code:
-    """Return REBALANCE_IN_PROGRESS to ask the member to join again. Raise KafkaError. Raise
-    KafkaError."""
+    """Return REBALANCE_IN_PROGRESS to ask the member to join again. Raise KafkaError."""
     if isinstance(group, ConsumerGroup):
         return await classic_members.heartbeat(coordinator, group, claim)
     group = _claimed(group, claim)

@@ -1,4 +1,4 @@
-"""Converts a group between the two protocols while its members stay (KIP-848).
+"""The conversion of a group between the two protocols while its members stay (KIP-848).
 
 The first member of the consumer protocol turns a classic group into a consumer group. The members
 of the classic protocol stay in it as classic members. When the last member of the consumer protocol

@@ -24,8 +24,8 @@ MEMBER_ID_MAX = 36  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeatRequest:
-    """The fields of a member's heartbeat. None is for what has not changed since it said it last.
-    None is for what has not changed since it said it last."""
+    """The fields of a member's heartbeat. None is for what has not changed since it said it
+    last."""
 
     group_id: str
     member_id: str
@@ -143,7 +143,7 @@ async def _stay(
 def _member(
     group: ShareGroup, asked: ShareHeartbeatRequest, members_max: int
 ) -> tuple[ShareMember, bool]:
-    """Return (the member, whether it is new to the group). Raise KafkaError. Raise KafkaError."""
+    """Return (the member, whether it is new to the group). Raise KafkaError."""
     member = group.members.get(asked.member_id)
     if member is None and len(group.members) >= members_max:
         raise KafkaError(

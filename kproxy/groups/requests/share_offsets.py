@@ -58,8 +58,7 @@ async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewSta
 
 @asynccontextmanager
 async def _rows_behind(coordinator: Coordinator, group: ShareGroup) -> AsyncIterator[None]:
-    """Log that rows may not tell of all, in case that the work ends midway. Raise KafkaError. Raise
-    KafkaError."""
+    """Log that rows may not tell of all, in case that the work ends midway. Raise KafkaError."""
     group.making = True
     await _stamp(coordinator, group)
     yield
@@ -146,7 +145,7 @@ async def _forget_some(
     coordinator: Coordinator, group: ShareGroup, queues: list[Initialised]
 ) -> None:
     """Forget rows first: if not all are dropped, the next subscriber makes all anew. Raise
-    KafkaError. Raise KafkaError."""
+    KafkaError."""
     code = await coordinator.removal.forget(group.id, group.version, queues)
     if not code:
         for queue_id, _ in queues:

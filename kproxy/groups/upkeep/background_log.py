@@ -67,7 +67,7 @@ class BackgroundLog:
         """Do work on a group; a fault in it ends this group, and the rows say how it goes on."""
         try:
             await work
-        except Exception:  # whatever it is: the other groups go on
+        except Exception:  # any fault: the other groups go on
             _log.exception("group_failed", group=group.id)
             if self._coordinator.has(group):
                 self._coordinator.forget(group)

@@ -1,4 +1,4 @@
-"""Deletes groups, each as a whole, even if the coordinator ends midway.
+"""The deletion of groups, each as a whole, even if the coordinator ends midway.
 
 A share group's share partitions are dropped first, wherever they lie: its row is marked before.
 
@@ -44,7 +44,7 @@ class GroupDeletions:
         """Set up; `head` reads a group's row; `drop_shares` drops its share partitions, by its
         version.
 
-        It drops them in all queues, if it may have some that its rows do not tell of.
+        It drops those of all queues, if the group may have some that its rows do not tell of.
         """
         self._shard = shard
         self._head = head

@@ -100,8 +100,7 @@ class OffsetExpiry(DueIndexScanner):
         return more or unfinished
 
     def _sort_out(self, due: list[bytes]) -> list[tuple[str, GroupRow]]:
-        """Return (group, its head) of each due row. Remove rows of an earlier state. Rows of an
-        earlier state are removed."""
+        """Return (group, its head) of each due row. Remove rows of an earlier state."""
         stale: dict[bytes, bytes | None] = {}
         found = []
         for key in due:
@@ -164,7 +163,7 @@ class OffsetExpiry(DueIndexScanner):
         return expiry.envelope(self._shard.level.value), len(expired)
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
-        """Return a group's offsets, from where its last scan ended. Other tasks run in between."""
+        """Yield a group's offsets, from where its last scan ended. Other tasks run in between."""
         start, end = rows.offset_range(group)
         start = self._begun.get(group, start)  # RocksDB would step over what was deleted
         async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:

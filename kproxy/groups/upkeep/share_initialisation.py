@@ -124,7 +124,7 @@ class ShareInitialisation:
         stamp: Callable[[ShareGroup], Awaitable[Code]],
     ) -> None:
         """Set up; `reset_of`: where a group begins in what is new to it. `stamp`: log it as it is
-        now. `stamp`: log it as it is now."""
+        now."""
         self._shard = shard
         self._landing = landing
         self._lookup = lookup

@@ -1,4 +1,4 @@
-"""Drops share partitions: of a group that is deleted, of queues that it is to forget.
+"""The removal of share partitions: of a deleted group, of queues that it is to forget.
 
 A deleted group's share partitions are dropped where they lie, and once that has landed its rows say
 no more of them: a stop midway leaves rows that the next one finds. Rows of queues that a group is
@@ -53,7 +53,7 @@ class ShareRemoval:
         ]
 
     async def all_initialised(self, group: str) -> AsyncGenerator[Initialised, None]:
-        """Return all queues that a group has share partitions of. Other tasks run in between."""
+        """Yield all queues that a group has share partitions of. Other tasks run in between."""
         start, end = SHARE_QUEUES.range(group)
         async with aclosing(scanned(self._shard.kv.scan, start, end)) as lots:
             async for rows in lots:
