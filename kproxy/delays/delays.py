@@ -20,8 +20,7 @@ _ORDER_KEPT_MS = 3_600_000
 
 
 class _Last(NamedTuple):
-    """The last record that waits for a partition with this fixed delay, as the owner with this
-    claim knows."""
+    """The last waiting record of a partition with this fixed delay, as known by this claim."""
 
     delay_ms: int
     due_ms: int
@@ -45,8 +44,7 @@ class Delays:
         return self._means.most
 
     def due_ms(self, shard: Shard, key: PartitionKey, delay_ms: int, now_ms: int) -> int:
-        """Return when a batch that waits for this long is due: not before those that came before
-        it."""
+        """Return when a batch that waits for this long is due: not before earlier ones."""
         known, claim = self._last.get(key), shard.claim_offset
         if known is None or (known.delay_ms, known.claim) != (delay_ms, claim):
             waiting = waiting_in(shard.state.get, key)  # another owner may have been here

@@ -179,8 +179,7 @@ class Looker(DueIndexScanner):
             self.next_ms = 0
 
     def _file(self, found: Sequence[tuple[bytes, int, Plan]], stale: Iterable[bytes]) -> int:
-        """File each partition under the time of what is due next there; return the soonest of
-        these."""
+        """File each partition under the time of its next due record; return the soonest."""
         soonest_ms = _NEVER_MS
         changes: dict[bytes, bytes | None] = dict.fromkeys(stale)
         kv = self._shard.kv
@@ -209,8 +208,7 @@ class Looker(DueIndexScanner):
         return known[1] if known is not None and known[0] == from_ms else 0
 
     def _note_passed(self, planned: Plan, delivered: int) -> None:
-        """Note that so many of its batches do not wait any more. Later records have a larger
-        offset."""
+        """Note that so many of its batches wait no more. Later records have a larger offset."""
         first_ms = planned.batches[0][1].max_time_ms
         passed = max(
             last_offset + 1

@@ -29,8 +29,7 @@ _TOGETHER_MS, _TOGETHER = 20, 4
 _GROWS = 2
 _SIZE_MIN = 256 << 10
 _PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
-"""The size of records, unpacked, that wait or are appended together: well below what is looked
-into."""
+"""The unpacked size of records that wait or are appended as one: below what is looked into."""
 _HEAD_BYTES = 16  # bytes of a record, before its key, about
 _SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
@@ -192,8 +191,7 @@ def _groups(pieces: list[Piece], most: int, now_ms: int) -> list[list[Piece]]:
 
 
 def parts(sizes: Sequence[int], most: int) -> list[range]:
-    """Return which records make a batch, of records with so many bytes, unpacked; `most`: in
-    one."""
+    """Return which records make a batch, of records with so many unpacked bytes; `most`: in one."""
     most = min(most, _PART_BYTES)
     if len(sizes) <= _PART_RECORDS and sum(sizes) + _HEAD_BYTES * len(sizes) <= most:
         return [range(len(sizes))]

@@ -9,8 +9,7 @@ from kproxy.virtual.types import PartitionKey
 
 
 class DelayStanding(TypedDict):
-    """The standing of a partition for which something waits; times are milliseconds since the
-    epoch."""
+    """The standing of a partition with waiting records; times are milliseconds since the epoch."""
 
     partition: int
     records: int

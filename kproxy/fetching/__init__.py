@@ -1,2 +1,1 @@
-"""The parts of a fetch: a consumer's partitions, fetch sessions, the poll, and the streamed
-response."""
+"""The parts of a fetch: a consumer's partitions, sessions, the poll, and the streamed response."""

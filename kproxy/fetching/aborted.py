@@ -16,8 +16,7 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 ROWS_MAX = 5000
-"""The rows that are looked at in one turn of the loop: some milliseconds. Nearly always a few
-do."""
+"""The rows looked at in one turn of the loop: some milliseconds. Nearly always a few do."""
 
 AbortedTransaction = tuple[int, int]
 """Producer id and first offset."""

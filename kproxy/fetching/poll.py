@@ -199,8 +199,7 @@ class Poll:
 
 
 def _ahead(part: PartitionRead) -> Shard | None:
-    """Return the shard of a consumer that has read further than this worker knows: another one
-    served it.
+    """Return the shard of a consumer that has read ahead of this worker: another one served it.
 
     The log is asked where it really ends, before that is an OFFSET_OUT_OF_RANGE.
     """

@@ -61,8 +61,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
-        """Open and return a new session, or None if there is no room for one: the client goes on
-        without."""
+        """Open and return a session, or None without room for one: the client goes on without."""
         if not self._make_room(holder(owner[0]), partitions):
             return None
         session_id = self._random_below(EPOCH_MAX) + 1

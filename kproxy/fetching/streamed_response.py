@@ -149,8 +149,7 @@ class Stored(NamedTuple):
 
 
 class Pins:
-    """A hold on batches that were found readable, whatever is deleted meanwhile, until
-    `release`."""
+    """A hold on readable batches, whatever is deleted meanwhile, until `release`."""
 
     def __init__(self) -> None:
         self._held: dict[Segments, set[int]] = {}

@@ -114,8 +114,7 @@ class Coordinator:
         return anyio.current_time()
 
     def new_member_id(self, prefix: str) -> str:
-        """Return an id that no member has had before, as Kafka makes it; it fits what answers
-        have."""
+        """Return a member id that none had before, as Kafka makes it; it fits what answers have."""
         unique = f"-{self.unique_id()}"
         room = TEXT_BYTES_MAX - len(unique)
         return prefix.encode()[:room].decode(errors="ignore") + unique
@@ -167,8 +166,7 @@ class Coordinator:
         return self.groups[group_id]
 
     async def _load_logged(self, group_id: str, *, empty: bool = False) -> Group | None:
-        """Return the group. One without members is given once nothing of it is on its way to the
-        log."""
+        """Return the group. One without members is given once nothing of it goes to the log."""
         while (group := await self.load(group_id, empty=empty)) is not None and not group.members:
             async with group.lock:
                 if self.has(group):
@@ -193,8 +191,7 @@ class Coordinator:
         return made
 
     async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
-        """Return the group; `create` makes a new one or upgrades a classic one. Raise
-        KafkaError."""
+        """Return the group; `create` makes or upgrades one. Raise KafkaError."""
         group = await self._load_logged(group_id)
         if isinstance(group, ConsumerGroup):
             return group

@@ -36,8 +36,7 @@ class Coordinators:
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
         readers: Readers | None = None,
     ) -> None:
-        """Set up; `unique_id` makes what is unique in a member's id. The rest: see
-        `Coordinator`."""
+        """Set up; `unique_id` makes what is unique in a member's id. See `Coordinator`."""
         self._serving = serving
         self._config = config
         self._lookup = lookup

@@ -34,8 +34,7 @@ def absent(name: str) -> tuple[Code, str | None]:
 
 
 class QueueIds:
-    """A maker of ids for new queues: milliseconds since 1970, then random, as in a UUID of version
-    7.
+    """A maker of ids for new queues: milliseconds since 1970, then random, as in a UUID 7.
 
     Queues that are created one after the other have rows side by side. Nothing relies on the time,
     so the clock may be wrong. The last eight bytes give the queue's home shard (`home_of`).

@@ -110,8 +110,7 @@ class ClusterMap:
             self.levels[given.node_id] = int(values.get("level", OLDEST))
 
     def free_node_id(self) -> int:
-        """Return a node id that was nobody's as far as is known: its former worker may still come
-        back."""
+        """Return a node id that was nobody's as far as is known: its worker may come back."""
         return self._newest_id + 1
 
 
@@ -125,8 +124,7 @@ def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, byt
 def node_record(
     node: Broker, level: int = NEWEST, addresses: Mapping[str, Address] | None = None
 ) -> tuple[bytes, bytes]:
-    """Return a worker's address, and the newest level that it knows; with several listeners, of
-    each."""
+    """Return a worker's address, by listener if several, and the newest level that it knows."""
     values: dict[str, Any] = {"host": node.host, "port": node.port, "level": level}
     if addresses:
         values["listeners"] = {name: list(address) for name, address in addresses.items()}
@@ -140,7 +138,6 @@ def shard_record(shard: int, owner: Owner, level: int = NEWEST) -> tuple[bytes, 
 
 
 def gone_records(node_id: int) -> tuple[tuple[bytes, bytes | None], ...]:
-    """Return the record that a worker is not there any more, and the one that lets compaction
-    forget it."""
+    """Return the record that a worker is gone, and the one that lets compaction forget it."""
     key = b"node:%d" % node_id
     return (key, json.dumps({"gone": True}).encode()), (key, None)

@@ -19,8 +19,7 @@ from kproxy.virtual.partitioner import shard_of
 MAIN = "PLAINTEXT"
 """The listener of a node that says nothing of listeners."""
 _FORMAT_ABOVE_LEVEL = 1
-"""The number by which the format in `meta.json` is above the level: the first level had format
-2."""
+"""The difference of `format` in `meta.json` and the level: the first level had format 2."""
 
 
 class Cluster(Protocol):
@@ -198,8 +197,7 @@ def _write_identity(path: Path, cluster_id: str, shards: int, *, kafka: bool, le
 
 
 def open_identity(directory: Path) -> tuple[str, Level]:
-    """Return cluster id and level of an embedded directory, made at first start. Raise
-    ValueError."""
+    """Return cluster id and level of an embedded directory, made if new. Raise ValueError."""
     path = directory / "meta.json"
     values = _read_identity(path)
     if values is None:
@@ -252,8 +250,7 @@ class DirectoryUpgrades:
 
 
 def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
-    """Check that a data directory is, or can become, a local copy of this cluster's. Raise
-    ValueError.
+    """Check that a directory is, or can become, a local copy of this cluster's. Raise ValueError.
 
     The cluster itself says its level, so a local copy keeps the oldest.
     """

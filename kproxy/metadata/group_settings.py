@@ -159,8 +159,7 @@ class GroupSettings:
     dead_letters_copied_by: str | None = None
     """The user who said that they are copies: what that user may not read is not copied either."""
     retry_backoff_ms: tuple[int, ...] = ()
-    """The times before the second, third, … delivery; the last for all further ones. Empty:
-    none."""
+    """The times before the second, third, … delivery; the last for further ones. Empty: none."""
 
 
 Configs = Mapping[str, str]
@@ -224,8 +223,7 @@ class GroupRules:
             raise ValueError(f"Value must be at least {least}")
 
     def _check_together(self, configs: Configs) -> None:
-        """Check that numbers are within their bounds, and sessions longer than the time between
-        heartbeats."""
+        """Check that numbers are within bounds, and sessions longer than heartbeat intervals."""
         for setting in _ORDERED:
             bounds = self.bounds(setting)
             if bounds is None or setting.name not in configs:

@@ -37,8 +37,7 @@ _LONG = range(-(1 << 63), 1 << 63)
 
 
 def _duration_ms(text: str) -> int:
-    """Read a duration. Raise ValueError for what Java's Duration does not read, and for less than
-    nothing."""
+    """Read a duration. Raise ValueError for what Java's Duration does not read, or below 0."""
     found = _DURATION.fullmatch(text)
     if found is None or (found[3] or "").upper() == "T" or not any(found.group(2, 4, 5, 6)):
         raise ValueError

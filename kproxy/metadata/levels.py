@@ -60,7 +60,7 @@ class Upgrades(Protocol):
     """An upgrade of the level of all workers that share one cluster or data directory."""
 
     async def behind(self, level: int) -> list[str]:
-        """Return live workers that do not know a level, as an operator knows them. Raise
+        """Return live workers that do not know a level, as operators know them. Raise
         KafkaError."""
         ...
 

@@ -262,8 +262,7 @@ def read_filter(text: str) -> Filter:
 
 @lru_cache(_PARSED_MAX)
 def read_configs(text: str) -> dict[str, str]:
-    """Return settings from `name:value;name:value`. Raise ValueError; values are not checked
-    here."""
+    """Return settings from `name:value;name:value`, values unchecked. Raise ValueError."""
     _check_text(text, CONFIGS_MAX)
     found = {}
     for part in text.split(";") if text else []:

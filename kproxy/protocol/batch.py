@@ -94,8 +94,7 @@ class BadBatch(ValueError):
     def __init__(
         self, code: Code, message: str, blamed: list[tuple[int, str]] | None = None
     ) -> None:
-        """Note the code; `blamed`: single records, by their number in the batch, and what is wrong
-        with them."""
+        """Note the code; `blamed`: records, by number in the batch, and what is wrong with them."""
         super().__init__(message)
         self.code = code
         self.blamed = blamed or ()
@@ -106,8 +105,7 @@ ZSTD_FROM = 7
 
 
 def check(records: Records | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
-    """Return the header of the one whole, sound batch that a Produce request carries. Raise
-    BadBatch.
+    """Return the header of the one sound batch that a Produce request carries. Raise BadBatch.
 
     The rules and their order are Kafka's (`ProduceRequest.validateRecords`, `LogValidator`).
     """

@@ -272,8 +272,7 @@ def _converter(field: Field[Any]) -> Callable[[Any], Any]:
 
 
 def _shape(annotation: Any) -> tuple[Any, bool, bool]:
-    """Return (nested schema or None, whether an array, whether nullable) of a field's
-    annotation."""
+    """Return (nested schema or None, whether an array, whether nullable) of an annotation."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     optional = NoneType in parts
     kept = next(part for part in parts if part is not NoneType)

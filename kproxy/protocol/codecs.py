@@ -42,8 +42,7 @@ def memory_of(batch_bytes: int) -> int:
 
 
 def unpack(data: bytes, codec: int) -> Iterator[bytes]:
-    """Yield a batch's records in pieces, none of them empty. Raise Malformed, also if they are
-    many."""
+    """Yield a batch's records in pieces, none empty. Raise Malformed, also if they are many."""
     total = 0
     try:
         for piece in _pieces(data, codec):
@@ -157,8 +156,7 @@ def _snappy_block(data: bytes) -> bytes:
 
 
 def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
-    """Pack records as a batch carries them, by a codec of CODECS; snappy as Java's clients write
-    it."""
+    """Pack records as batches carry them, by a codec of CODECS; snappy as Java's clients do."""
     name = CODECS[codec]
     if level is None:
         level = LEVELS.get(name, 0)

@@ -34,8 +34,7 @@ Frame = bytes | bytearray | mmap
 
 
 def readable(frame: Frame) -> bytes:
-    """Return a frame as kio reads it: in memory that cannot be changed. A huge one is not
-    copied."""
+    """Return a frame as kio reads it: in memory that cannot change. A huge one is not copied."""
     return cast(bytes, memoryview(frame).toreadonly()) if isinstance(frame, mmap) else bytes(frame)
 
 
@@ -114,8 +113,7 @@ class FrameAssembler:
         return frames
 
     def _read_length(self, data: bytes | memoryview, at: int) -> tuple[int, int]:
-        """Return the length of the frame that begins here, 0 if it is cut; and where that goes
-        on."""
+        """Return the length of the frame that begins here, 0 if cut; and where that goes on."""
         prefix = self._prefix
         if not prefix and len(data) - at >= LENGTH_BYTES:
             (length,) = _LENGTH.unpack_from(data, at)

@@ -27,8 +27,7 @@ class Content(NamedTuple):
 
 
 def content_of(record: bytes) -> Content:
-    """Return the content of a record, from all of its bytes (`KeyedRecord.data`). Raise
-    Malformed."""
+    """Return the content of a record, from its bytes (`KeyedRecord.data`). Raise Malformed."""
     end = len(record)
     _, at = read_varlong(record, 0, end)
     _, at = read_varlong(record, at + 1, end)

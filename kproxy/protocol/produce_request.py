@@ -125,8 +125,7 @@ def _nullable(length: int) -> int:
 
 
 def _counted(count: int, room: int, elements_max: int) -> int:
-    """Return how many elements are allowed behind an array of `count`, of which each takes a
-    byte."""
+    """Return how many elements may follow an array of `count`, of which each takes a byte."""
     if not 0 <= count <= room:
         raise Malformed(f"an array of {count} elements is longer than the request")
     if count > elements_max:

@@ -78,8 +78,7 @@ def _wanted(data: bytes) -> int:
 
 
 def _filled(data: bytes, wanted: int, pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Return data with more behind it, of that many bytes at least; and whether there is no
-    more."""
+    """Return data with more behind it, of that many bytes at least; and whether it is the end."""
     parts, size = [data], len(data)
     while size < wanted:
         piece = next(pieces, None)

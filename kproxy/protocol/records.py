@@ -349,8 +349,7 @@ _HEADERS_TOO_LONG = "a record's headers are longer than it"
 def with_records(
     header: BatchHeader, records: list[bytes], latest_ms: int, most: int | None = None
 ) -> bytes:
-    """Return a batch with some of its records, in their order, at their offsets. At least one is
-    left.
+    """Return a batch with some of its records, one or more, in their order, at their offsets.
 
     `records`: their `data`; `latest_ms`: their largest time. As Kafka's cleaner writes it: base
     offset, last offset delta and base timestamp stay. Raise Unfit: it has more than `most` bytes,

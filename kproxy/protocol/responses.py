@@ -70,8 +70,7 @@ def produce_body(
     version: int, topics: Iterable[tuple[str | bytes, Sequence[Produced]]], topic_count: int,
     throttle_ms: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return a ProduceResponse body, versions 3 to 13; a topic is its name, or its id from version
-    13."""
+    """Return a ProduceResponse body, versions 3 to 13; a topic is a name, or from 13 an id."""
     flexible = version >= PRODUCE_FLEXIBLE
     parts = [count(topic_count, flexible)]
     add = parts.append
@@ -270,8 +269,7 @@ _CACHED_PARTITIONS_MAX = 100  # partitions of a queue: for a cache of some MB
 
 
 def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
-    """Return partitions 0, 1, … with one replica each, its leader; -1: there is none at the
-    moment."""
+    """Return partitions 0, 1, … with one replica each, its leader; -1: there is none now."""
     if len(leaders) > _CACHED_PARTITIONS_MAX:
         return _encoded_partitions(version, leaders)
     return _cached_partitions(version, leaders)
@@ -375,8 +373,7 @@ def described_topic(
     start: int = 0,
     operations: int = UNKNOWN_OPERATIONS,
 ) -> bytes:
-    """Return one topic of a DescribeTopicPartitionsResponse; `leaders` from partition `start`
-    on."""
+    """Return one topic of a DescribeTopicPartitionsResponse; `leaders`: from `start` on."""
     return b"".join(
         (
             _I16.pack(code),
@@ -391,8 +388,7 @@ def described_topic(
 
 
 def described_body(topics: Sequence[bytes], more: tuple[str, int] | None) -> bytes:
-    """Return a DescribeTopicPartitionsResponse body, version 0; `more`: where the next page
-    begins."""
+    """Return a DescribeTopicPartitionsResponse body, version 0; `more`: the next page's start."""
     cursor = (
         b"\xff" if more is None else b"\x01" + string(more[0], True) + _I32.pack(more[1]) + b"\0"
     )

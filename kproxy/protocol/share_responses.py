@@ -1,5 +1,4 @@
-"""An encoder of ShareFetch and ShareAcknowledge responses in one pass: kio's writer takes 9 to 60
-µs.
+"""An encoder of ShareFetch and ShareAcknowledge responses: kio's writer takes 9 to 60 µs.
 
 Tests compare each version with kio's writer.
 """
@@ -65,8 +64,7 @@ def share_partition_head(
 
 
 def share_partition_tail(ranges: Sequence[tuple[int, int, int]]) -> bytes:
-    """Return what follows a partition's records: (first offset, last offset, deliveries) of each
-    range."""
+    """Return what follows a partition's records: (first, last offset, deliveries) of each range."""
     if not ranges:
         return b"\x01\0"
     packed = [_ACQUIRED.pack(*one, 0) for one in ranges]
@@ -86,8 +84,7 @@ def _leader(leader: tuple[int, int] | None) -> bytes:
 
 
 def endpoints(nodes: Sequence[tuple[int, str, int, str | None]]) -> bytes:
-    """Return the end of either response: (id, host, port, rack) of each node that leads a
-    partition."""
+    """Return the end of either response: (id, host, port, rack) of each leading node."""
     parts = [uvarint(len(nodes) + 1)]
     for node, host, port, rack in nodes:
         parts += [

@@ -286,8 +286,7 @@ class Cutter:
         )
 
     def _said(self, content: Content, why: str, offset: int) -> bytes:
-        """Return a record of the unroutable queue: it says why it is there, and where it is
-        from."""
+        """Return a record of the unroutable queue: it says why it is there, and where from."""
         said = [
             header("kproxy.route.error", why),
             header("kproxy.route.partition", str(self._index)),
@@ -374,8 +373,8 @@ Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
 
 
 def parts_of(gathered: Gathered, parts: int) -> Parts:
-    """Return what is shipped, in as many parts for each shard as the cut has; empty ones are
-    not."""
+    """Return what is shipped, in as many parts for each shard as the cut has, without empty
+    ones."""
     shards = gathered.shards
     made: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
     for index, targets in enumerate(gathered.by_shard):

@@ -87,8 +87,7 @@ class Passage:
         self.idle = False
         """Whether it only waits for news."""
         self._taken_through = -1
-        """The offset up to which its one target has records by an earlier route, as far as it said
-        so."""
+        """The offset up to which its one target said that it has an earlier route's records."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
         """The reason why it cannot go on, for people."""

@@ -167,8 +167,7 @@ class Passages:
         """FORWARDED rows of sources that are gone, by shard, and when that was seen first."""
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
-        """Return why this worker passes nothing on by a route, for people; None: it does, or need
-        not."""
+        """Return why this worker passes nothing on by a route; None: it does, or need not."""
         known = self._by_shard.get(shard.shard)
         return None if known is None or not known.of(shard) else known.waits((source, definer))
 

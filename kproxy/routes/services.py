@@ -56,8 +56,7 @@ class RouteServices:
 
     @property
     def held_max(self) -> int:
-        """The bytes that the next cut may take in memory, by what others take: it is smaller, none
-        waits."""
+        """The bytes that the next cut may take in memory: with others it is smaller, none waits."""
         left = GATHERED_BYTES_MAX - sum(one.held for one in self._gathered)
         return max(_GATHERED_LEAST, min(HELD_BYTES_MAX, left // 4))
 

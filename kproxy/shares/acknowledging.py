@@ -1,5 +1,4 @@
-"""The acknowledgements of members for the records that they hold (KIP-932): checked, logged, then
-answered.
+"""The acknowledgements of members for their records (KIP-932): checked, logged, then answered.
 
 The acknowledgements of one partition take effect together or not at all. Other partitions of the
 request go on.
@@ -131,8 +130,7 @@ class Acknowledging:
             self._idents[id(change)] = ident
 
     def _located(self, ident: Ident) -> SharePartition | None:
-        """Return the share partition, if it is known. Raise KafkaError: the partition is not
-        here."""
+        """Return the share partition, if known. Raise KafkaError: the partition is not here."""
         followed = self._session.partitions.get(ident)
         share = None if followed is None else followed.share
         if share is not None and share.is_current:

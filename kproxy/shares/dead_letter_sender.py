@@ -64,8 +64,7 @@ class _Stream:
         self.busy = False
         self.wait_s = _AGAIN_S
         self.rests_until_s = 0.0
-        """The time when it may be sent again, after it could not be: meanwhile it takes nobody's
-        place."""
+        """The time when it may be sent again, after a failure: meanwhile it takes no place."""
         self.is_passed_over = False
         """Whether its rows are read again then."""
 
@@ -220,8 +219,7 @@ class Sender:
             tasks.cancel_scope.cancel()
 
     async def _pause(self) -> None:
-        """Wait until there is something to do: a share partition is done, or something was
-        filed."""
+        """Wait until there is something to do: a share partition is done, or a row was filed."""
         while self._serves and not self._hear():
             if not self._streams:
                 await pulse(_LOOK_S)

@@ -1,5 +1,4 @@
-"""The target of a share group's dead letters, as it is set (KIP-1191), and what stands in the
-way."""
+"""The target of a share group's dead letters, as it is set (KIP-1191), and what is in the way."""
 
 import math
 from collections.abc import Callable
@@ -134,8 +133,7 @@ class Shared:
         self._said_s: dict[str, float] = {}
 
     def copies(self, group: str, queue: str) -> bool:
-        """Return whether records of a queue are copied: its group wants it, and those who said so
-        may.
+        """Return whether records of a queue are copied: its group wants it, and its setters may.
 
         Settings may be changed by several at once. So their rights are asked of what stands now,
         and each of both values has its own signer.

@@ -53,8 +53,7 @@ class DeadLetters:
         level: Level | None = None,
         behalf: Behalf | None = None,
     ) -> None:
-        """Set up the senders; `behalf`: who may read what, of those who have set that records are
-        copied."""
+        """Set up the senders; `behalf`: the rights of those who set that records are copied."""
         self._serving = serving
         self._settings = settings
         behalf = behalf or Anybody()

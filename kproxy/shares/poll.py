@@ -89,8 +89,7 @@ class SharePoll:
         session: ShareSession, limits: ShareLimits, pace: Pace, pins: Pins,
         unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
-        """Begin a poll; `unreadable`: why the client may not read a queue, by its id; NONE if it
-        may."""
+        """Begin a poll; `unreadable`: why the client may not read a queue, by id; or NONE."""
         self._unreadable = unreadable
         self._source = source
         self._shares = shares
@@ -152,8 +151,7 @@ class SharePoll:
             self._changed.set()
 
     async def _wait(self, next_request: NextRequest, seconds: float) -> None:
-        """Wait until it was told since it last looked, or another request comes; so long at
-        most."""
+        """Wait until told since the last look, or another request comes; so long at most."""
         changed = self._changed = anyio.Event()
         if self._told:
             changed.set()

@@ -53,8 +53,7 @@ class Followed:
 
 
 class ShareSession:
-    """A member's session. `dirty`, in order of turn: the partitions that may have something for
-    it."""
+    """A member's session. `dirty`, in order of turn: partitions that may have something for it."""
 
     def __init__(self, group: str, member: str, connection: int) -> None:
         self.group, self.member = group, member
@@ -173,8 +172,7 @@ class ShareSessions:
         return session
 
     def follow(self, session: ShareSession, ident: Ident) -> None:
-        """Follow a partition. Raise KafkaError: there is no room for more, or the session has ended
-        meanwhile."""
+        """Follow a partition. Raise KafkaError: there is no room, or the session has ended."""
         if session.ended:
             raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)
         if ident not in session.partitions:
@@ -223,8 +221,7 @@ class ShareSessions:
             self.end(session)
 
     def end(self, session: ShareSession) -> None:
-        """End a session: nothing is given to it any more; `run` gives back what its member
-        holds."""
+        """End a session: it gets nothing any more; `run` gives back what its member holds."""
         if session.ended:
             return
         session.finish(self._shares.next_number())

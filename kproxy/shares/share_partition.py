@@ -36,8 +36,7 @@ class Waiter(Protocol):
     """A follower of a share partition, for a member."""
 
     def woken(self) -> bool:
-        """Return whether it looks at what may be there at once, else somebody else is to be
-        told."""
+        """Report news; return whether it looks at once, else somebody else is to be told."""
         ...
 
     def look_again(self) -> None:
@@ -83,8 +82,7 @@ class Readable:
 
 
 class AbortedStretch:
-    """The aborted transactions of a stretch of a partition: of each producer (first offset,
-    marker's).
+    """The aborted transactions of a partition's stretch: by producer (first offset, marker's).
 
     `read`: by its base offset, the transaction of each batch that was read as its row did not say.
     """
@@ -101,8 +99,7 @@ class AbortedStretch:
         self.most = max(search.markers, default=start)
 
     def has(self, producer_id: int, offset: int) -> bool:
-        """Return whether a batch of this producer was aborted: its transactions follow one
-        another."""
+        """Return whether a batch was aborted: a producer's transactions follow one another."""
         mine = self._by_producer.get(producer_id, ())
         at = bisect_right(mine, offset, key=_first_offset) - 1
         return at >= 0 and offset < mine[at][1]
@@ -206,8 +203,7 @@ class SharePartition:
         return found
 
     def _stretches(self, at: int, end: int) -> Iterator[Stretch]:
-        """Yield batches that begin before `end` and have available records, and the holes between
-        them.
+        """Yield batches that begin before `end` and have available records, and holes between.
 
         `end` may lie within a batch, which is looked at then: a hole is only what was seen as one.
         """
@@ -289,8 +285,7 @@ class SharePartition:
     # -- waiting
 
     def changed(self, key: PartitionKey) -> None:
-        """Wake a waiter: the queue partition may have something new, or is gone, or the share
-        partition is."""
+        """Wake a waiter: either partition may have something new, or is gone."""
         if not self.waiters:
             return
         if self.is_current:

@@ -53,8 +53,7 @@ class SharePartitions:
         now_ms: Callable[[], int],
         counters: Counters,
     ) -> None:
-        """Set up; `owes`: whether so many records of a group, archived now, go to a dead-letter
-        queue."""
+        """Set up; `owes`: whether so many archived records of a group go to a dead-letter queue."""
         self.settings = settings
         self._owes = owes
         self._now_ms = now_ms
@@ -86,8 +85,7 @@ class SharePartitions:
         return SHARE_PARTITIONS.get(shard.state.get, key, group)
 
     def find(self, shard: Shard, key: PartitionKey, group: str) -> SharePartition:
-        """Return the share partition. Raise KafkaError: it was not initialised, or not resolved
-        yet."""
+        """Return the share partition. Raise KafkaError: it is not initialised, or not resolved."""
         ident = (group, key)
         known = self._shares.get(ident)
         if known is not None:

@@ -74,8 +74,7 @@ class Taking:
         return before.last + 1 == first and before.deliveries == deliveries
 
     def take(self, first: int, last: int, deliveries: int) -> None:
-        """Take a range; ranges go on over batches till they have as many records as the fetch
-        likes."""
+        """Take a range; ranges go on over batches till they are as long as the fetch likes."""
         self.count += last - first + 1
         self.piece_left -= last - first + 1
         if self.ranges:

@@ -1,5 +1,4 @@
-"""The states of a share partition's records, available, acquired or done: the owner's memory of
-them.
+"""The states of a share partition's records, available, acquired or done, in memory.
 
 Pure: no clock, no log. Times are seconds that the caller gives. Changes that must survive come out
 as `Run`s for a SHARE; until that is durable its records are *pending*, and nobody can touch them.
@@ -316,8 +315,7 @@ class Window:
             self._pending += end - at
 
     def settle(self, pending: Pending, backoff: Sequence[float], now: float) -> None:
-        """Settle what is in the log. `backoff`: seconds to the next delivery, after the first,
-        second..."""
+        """Settle what is in the log. `backoff`: seconds to the next delivery, after each number."""
         for first, records, byte, _ in pending.runs:
             self._pending -= records
             first, end = max(first, self.start), first + records
@@ -336,8 +334,7 @@ class Window:
         self._move_start()
 
     def take_back(self, pending: Pending, until: float) -> None:
-        """Take back what is not in the log: the holders hold their records still, as long as
-        before.
+        """Take back what is not in the log: the holders hold their records as long as before.
 
         Records that nobody held are looked at again from `until` on.
         """
@@ -398,8 +395,7 @@ class Window:
 
     @property
     def delayed_until(self) -> float:
-        """The time when the first of the records that rest may be given again; infinity: none
-        does."""
+        """The time when the first resting record may be given again; infinity: none rests."""
         return self._delayed[0][0] if self._delayed else inf
 
     @property

@@ -163,8 +163,7 @@ class TransactionCoordinator:
     async def _end_groups(
         self, groups: Iterable[Participant], ending: "_Ending"
     ) -> list[Participant] | None:
-        """End the transaction in groups; return those of which more offsets wait, None if it is not
-        known."""
+        """End the transaction in groups; return those with more offsets, None if not known."""
         asked = [
             (group, self._logs.ask(group.shard, ending.marker((), (group.group,))))
             for group in groups
@@ -185,8 +184,7 @@ class TransactionCoordinator:
     async def _participants(
         self, number: int
     ) -> AsyncGenerator[tuple[int, list[Participant]], None]:
-        """Yield (shard, some who take part there), `MARKED_MAX` at most; others have turns in
-        between."""
+        """Yield (shard, participants there), `MARKED_MAX` at most; others have turns in between."""
         some: list[Participant] = []
         rows = scanned(self.shard.kv.scan, *PARTICIPANTS.range(number), MARKED_MAX)
         async with aclosing(rows) as lots:
@@ -202,8 +200,7 @@ class TransactionCoordinator:
 
 
 class _Told:
-    """The places that know of one transaction's end: `partitions` all, but not yet these
-    `groups`."""
+    """The places that know of one transaction's end: all `partitions`, but not these `groups`."""
 
     def __init__(self) -> None:
         self.partitions = False

@@ -142,8 +142,7 @@ class _Scanner(DueIndexScanner):
         return self._next_due(self._times.key(now - age_ms), self._times.key(now + _LATE_MS))
 
     def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
-        """Return the transaction of a key; None: its row is filed elsewhere by now, and the key is
-        stale."""
+        """Return the transaction of a key; None: the key is stale, the row is filed elsewhere."""
         _, name = TRANSACTIONS_DUE.parts(key)
         data = self._shard.state.get(TRANSACTIONS.key(name))
         row = None if data is None else TRANSACTIONS.decode(data)

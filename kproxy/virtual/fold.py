@@ -106,8 +106,7 @@ class Fold:
     """The application of envelopes of one shard's log to its state."""
 
     def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool = False) -> None:
-        """Set up; `shared`: others learn of this shard by what is published; note what that
-        needs."""
+        """Set up; `shared`: others learn of this shard by what is published; note what it needs."""
         self.state = state
         self._shared = shared
         self._shard = shard
@@ -317,8 +316,7 @@ class Fold:
         return [i for i in partitions if (home + i) % shards == self._shard]
 
     def _route(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Define a route. The outcome's queue is the source. POLICY_VIOLATION: it has too many
-        routes."""
+        """Define a route; the outcome's queue is the source. POLICY_VIOLATION: too many routes."""
         asked = DefineRoute.decode(envelope)
         code = self._define(log_offset, asked)
         return Outcome(code, queue=self.state.queue(asked.source))
@@ -483,8 +481,7 @@ class Fold:
         return self._put_queue(log_offset, usable)
 
     def _without_route(self, log_offset: int, queue: Queue, as_of: int) -> Outcome:
-        """Undo a queue's route that another shard has refused: a new queue goes again, others go
-        without."""
+        """Undo a queue's refused route: a new queue goes again, others go without."""
         if queue.created_at == as_of:
             self._drop_queue(log_offset, queue)
         else:
@@ -557,6 +554,5 @@ class Fold:
         return Outcome(Code.NONE, log_offset)
 
     def _producer_id(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Give out a producer id, unique for ever: no two allocations share shard and log
-        offset."""
+        """Return a producer id unique for ever: no two commands share shard and log offset."""
         return Outcome(Code.NONE, log_offset * self._shards + self._shard)

@@ -178,8 +178,7 @@ class Anchors:
 
 
 def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the local rows that a published one stands for, in the place of what an earlier one
-    did."""
+    """Yield the local rows that a published one stands for, in the place of an earlier one's."""
     if RowKind.PARTITION.of(key):
         if data is None:
             counter, row = None, None
@@ -217,8 +216,7 @@ def _due_key(key: bytes, data: bytes) -> bytes | None:
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows by id of all queues that there are; made last, for a name may have had
-    several."""
+    """Yield the rows by id of all queues; made last, for a name may have had several."""
     for key, data in kv.scan(*RowKind.QUEUE.range()):
         name = rows.name_of(key)
         yield rows.name_key(rows.decode_queue(name, data).queue_id), name.encode()
@@ -230,8 +228,7 @@ def _tracked_key(offset_key: bytes) -> bytes:
 
 
 class RowCapture:
-    """The published forms of many rows as of one moment, taken little by little while the fold goes
-    on.
+    """The published forms of many rows as of one moment, taken while the fold goes on.
 
     A row that is about to change is taken first. (RocksDB's snapshots would do, but `rocksdict`
     0.3.29 iterates over a snapshot as if there were none.)
@@ -308,8 +305,7 @@ class Reindex:
             self._count_on(key, log_offset, read_header(batch), place, number=number)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
-        """Count on a MARKER: all partitions share the batch that it carries; a `v` row has those
-        that took none."""
+        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
         found = carried(self._state, log_offset, envelope, location)
         for number, (key, batch, place) in enumerate(found):
@@ -383,8 +379,7 @@ class Reindex:
         self._look_soon(key)
 
     def finish(self) -> Iterator[None]:
-        """Finish once all of the log below X was seen and written; each step has changes to be
-        written.
+        """Finish once all of the log below X was seen and written; each step has changes to write.
 
         Raise RowsDisagree.
         """

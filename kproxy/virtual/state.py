@@ -115,8 +115,7 @@ class State:
                 self._changes[key] = value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield pairs with start <= key < end, with changes not written yet; for few: it gathers
-        them."""
+        """Yield pairs with start <= key < end, with unwritten changes; for few: it gathers them."""
         changes = self._changes
         changed = {key: value for key, value in changes.items() if start <= key < end}
         found = {key: value for key, value in self.kv.scan(start, end) if key not in changed}
@@ -140,8 +139,7 @@ class State:
         return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
 
     def producer(self, key: bytes) -> bytes | None:
-        """Return a producer's row of its own: looked for before its batch is in line, and in the
-        fold."""
+        """Return a producer's own row: looked up before its batch is in line, and in the fold."""
         try:
             return self._producers[key]
         except KeyError:
@@ -179,8 +177,7 @@ class State:
             self.touched.discard(key)
 
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
-        """Add empty partitions, maybe thousands: they are not cached before anybody asks for
-        them."""
+        """Add empty partitions, maybe thousands: they are cached once somebody asks for them."""
         self.counts.partitions += len(indices)
         changes, touch, empty = self._changes, self.touched.add, _EMPTY
         cached, dirty = self._partitions, self._dirty_partitions
@@ -285,8 +282,7 @@ class State:
         return None if data is None else rows.decode_batch(data)
 
     def passed_on(self, key: PartitionKey) -> int | None:
-        """Return the offset before which all routes have passed on what there was; None: it has
-        none.
+        """Return the offset before which all routes have passed on all; None: it has none.
 
         For readers between two writes.
         """
@@ -337,8 +333,7 @@ class State:
     def aborted(
         self, key: PartitionKey, start: int, end: int
     ) -> Iterator[tuple[int, transaction_rows.Aborted]]:
-        """Yield (marker's offset, transaction): aborted ones that matter to a reader of this
-        stretch.
+        """Yield (marker's offset, transaction) of aborted ones that matter to this stretch.
 
         For readers between two writes; in the order of markers, as in Kafka's transaction index.
         """
@@ -378,8 +373,7 @@ class State:
     # -- scans, for readers between two writes
 
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (last offset, batch) from the one that holds `offset` on, last offset below
-        `end`."""
+        """Yield (last offset, batch) from the one with `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)
         for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
             yield rows.batch_key_offset(found), rows.decode_batch(value)
@@ -398,8 +392,7 @@ class State:
     def stored_spans(
         self, key: PartitionKey, offset: int, end: int
     ) -> Iterator[tuple[StoredBatch, int]]:
-        """Yield (batch, its last offset) from the one that holds `offset` on, that begin before
-        `end`.
+        """Yield (batch, its last offset) from the one with `offset` to the last before `end`.
 
         So nothing lies between them, or behind the last of them and before `end`.
         """
@@ -416,8 +409,7 @@ class State:
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]
     ) -> tuple[int, Batch] | None:
-        """Return the first live batch for which `wanted` holds, if it holds for all after it
-        too."""
+        """Return the first live batch for which `wanted` holds, as it does for all after it."""
         row = self.partition(key)
         if row is None:
             return None
@@ -458,8 +450,7 @@ class State:
         return 0
 
     def clean_bytes(self, key: PartitionKey, row: Partition) -> int:
-        """Return the bytes of what compaction has left, from the log start on: after a trim about
-        so many."""
+        """Return the bytes that compaction left, from the log start on: after a trim, about."""
         done = self.compaction(key)
         if row.log_start == done.log_start:
             return done.clean_bytes
@@ -500,8 +491,7 @@ class State:
         return touched
 
     def _cache(self, cache: dict[Key, Row], key: Key, value: Row) -> None:
-        """Keep a row. The first cached make room; one not written yet is found without the
-        cache."""
+        """Keep a row. The oldest make room; an unwritten one is found without the cache."""
         if len(cache) >= self._rows_cached_max:
             for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
                 del cache[old]

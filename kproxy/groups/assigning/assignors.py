@@ -40,8 +40,7 @@ def uniform(
 
 
 def queues_in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
-    """Sort queues by their last bytes first: those are random, and a sort of all is one long
-    call."""
+    """Sort queues by their last bytes first: those are random, and one sort of all is long."""
     buckets: dict[int, list[QueueId]] = {}
     for number, queue in enumerate(queues, 1):
         buckets.setdefault(queue[-1], []).append(queue)
@@ -118,8 +117,8 @@ def frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
 def _owners(
     members: list[str], wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
 ) -> Steps[dict[PartitionKey, str]]:
-    """Return the owners that had a partition before and may have it still; the first, if several
-    say so."""
+    """Return the owners that had a partition and may have it still; the first, if several say
+    so."""
     owners: dict[PartitionKey, str] = {}
     for member in members:
         queues, before, _ = wishes[member]

@@ -38,6 +38,5 @@ def reconcile(
 
 
 def _still_owned(owned: PartitionSet | None, parts: PartitionSet) -> bool:
-    """Return whether it may still have some of these; a heartbeat that does not say leaves it
-    open."""
+    """Return whether it may still have some of these; a silent heartbeat leaves it open."""
     return owned is None or bool(owned & parts)

@@ -72,8 +72,7 @@ class SubscriptionResolver:
         log: Callable[[AssignedGroup], Awaitable[Code]],
         readers: Readers,
     ) -> None:
-        """Set up; `there`: whether this still is the group of its id; `log`: log it under its
-        lock."""
+        """Set up; `there`: whether this is the group of its id; `log`: log it under its lock."""
         self._lookup = lookup
         self._readers = readers
         self._now = now
@@ -149,8 +148,7 @@ class SubscriptionResolver:
         return ResolvedPattern(changes, resolved, crc32c(b"".join(parts)))
 
     def _resolved(self, texts: set[str], known: Resolved) -> Steps[Resolved]:
-        """Return what each pattern matches: once for all that have a regex and an audience in
-        common."""
+        """Return what each pattern matches: once for equal regex and audience."""
         names: dict[Hashable, frozenset[str]] = {}
         patterns: dict[Hashable, _Matching] = {}
         keys: dict[str, Hashable] = {}

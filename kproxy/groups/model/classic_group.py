@@ -263,8 +263,7 @@ class ClassicGroup(ClassicRebalance):
         return self.state == State.EMPTY and not self._pending
 
     def end(self, code: Code) -> None:
-        """End the group: this coordinator knows nothing any more, and tells all that wait to look
-        again."""
+        """End the group: this coordinator knows it no more, and tells waiting members so."""
         self.state = State.DEAD
         self.alarms.end()
         for member in self.members.values():

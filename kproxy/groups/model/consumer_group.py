@@ -244,8 +244,7 @@ class ConsumerGroup:
         self.changed.add(member.id)
 
     def rebalance_without(self) -> None:
-        """Rebalance after members were taken out; give others another target, or go on as a classic
-        group."""
+        """Rebalance without members that left; give a new target, or go on as a classic group."""
         if not self.only_classic:
             self.epoch += 1
 

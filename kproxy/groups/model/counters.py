@@ -67,8 +67,7 @@ class SubscriptionCounts:
         self._names: tuple[object, frozenset[str]] = (None, frozenset())
 
     def count(self, member: Reader, by: int) -> None:
-        """Count one more, or one less; members with the same subscription share the names in
-        memory."""
+        """Count one more, or one less; equal subscriptions share the names in memory."""
         given = (member.topics, member.regex)
         shared, count = self._members.get(given, (given, 0))
         member.topics = shared[0]

@@ -59,6 +59,5 @@ class Group(Protocol):
         ...
 
     def end(self, code: Code) -> None:
-        """End the group: the coordinator keeps it no longer; answer waiting requests with this
-        code."""
+        """End the group, which is kept no longer; answer waiting requests with this code."""
         ...

@@ -36,8 +36,7 @@ async def join(
     protocol_type: str,
     known_id_required: bool,
 ) -> dict[str, Any]:
-    """Return the JoinGroup answer to a client that would be this member; a new one has no id. Raise
-    KafkaError."""
+    """Return the JoinGroup answer to a joining client; a new one has no id. Raise KafkaError."""
     if not group.supports(protocol_type, asked.protocols):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
@@ -160,8 +159,7 @@ def _named(group: ConsumerGroup, member_id: str, instance: str | None) -> Consum
 async def leave(
     coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
-    """Return a code for each (member id, instance) that leaves; one may be named twice, as with
-    Kafka."""
+    """Return a code for each leaving (member id, instance); one may come twice, as with Kafka."""
     codes, found, pace = [], set[str](), Pace()
     async with group.lock:
         for member_id, instance in leaving:

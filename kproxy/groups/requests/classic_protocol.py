@@ -127,8 +127,7 @@ async def _replace_static(
     new_id: str,
     asked: JoinRequest,
 ) -> JoinAnswer:
-    """Replace a static member that is back without its id: it keeps its part if the protocol
-    stays."""
+    """Replace a static member that is back without id: it keeps its part if the protocol stays."""
     leader_before, protocol_before = group.leader or "", group.protocol
     group.replace_static(known, new_id)
     group.update(known, asked.protocols, asked.session_s, asked.rebalance_s)
@@ -237,8 +236,7 @@ async def heartbeat(coordinator: Coordinator, group: Group | None, claim: Member
 async def leave(
     coordinator: Coordinator, group: Group | None, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
-    """Return a code for each (member id, instance id); a static member may be named by the
-    latter."""
+    """Return a code for each (member id, instance id); the latter may name a static member."""
     if isinstance(group, ConsumerGroup):
         with CancelScope(shield=True):  # finish the logging
             codes = await classic_members.leave(coordinator, group, leaving)

@@ -222,8 +222,7 @@ class ClassicRebalance:
             yield leads, answer | {"member_id": leader, "members": listed}
 
     def vote(self) -> str:
-        """Return the protocol that most members prefer among those that all support; "" for
-        none."""
+        """Return the protocol that most members prefer of those that all support, or ""."""
         common = self._protocol_counts.common()
         votes = Counter(
             next((name for name, _ in member.protocols if name in common), "")

@@ -21,8 +21,7 @@ JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """The fields of a member's heartbeat. None is for what has not changed since it said it
-    last."""
+    """The fields of a member's heartbeat. None is for what has not changed since the last."""
 
     group_id: str
     member_id: str

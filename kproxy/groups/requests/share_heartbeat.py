@@ -24,8 +24,7 @@ MEMBER_ID_MAX = 36  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeatRequest:
-    """The fields of a member's heartbeat. None is for what has not changed since it said it
-    last."""
+    """The fields of a member's heartbeat. None is for what has not changed since the last."""
 
     group_id: str
     member_id: str

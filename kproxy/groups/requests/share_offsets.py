@@ -1,5 +1,4 @@
-"""The offsets of a share group in queues, as an administrator sets them. Nobody may be a member of
-it.
+"""The offsets of a share group in queues, as an administrator sets them, without members.
 
 Each change first raises the group's version: a share partition takes only what is later than its
 own epoch, so what an earlier change, or a former coordinator, sends late is void.
@@ -79,8 +78,7 @@ async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
 async def _reset_some(
     coordinator: Coordinator, group: ShareGroup, starts: Sequence[NewStart]
 ) -> None:
-    """Reset some; initialise partitions before one that is set, too: a row says up to which they
-    are."""
+    """Reset some; initialise partitions before one that is set: a row says up to which they are."""
     changes: dict[tuple[QueueId, int], tuple[str, ShareChange]] = {}
     upto: dict[QueueId, int] = {}
     for queue, index, start in starts:
@@ -144,8 +142,7 @@ def _to_forget(group: ShareGroup, queues: Sequence[Queue]) -> list[Initialised]:
 async def _forget_some(
     coordinator: Coordinator, group: ShareGroup, queues: list[Initialised]
 ) -> None:
-    """Forget rows first: if not all are dropped, the next subscriber makes all anew. Raise
-    KafkaError."""
+    """Forget rows first: if some stay, the next subscriber makes all anew. Raise KafkaError."""
     code = await coordinator.removal.forget(group.id, group.version, queues)
     if not code:
         for queue_id, _ in queues:

@@ -41,8 +41,7 @@ class GroupDeletions:
         now_ms: Callable[[], int],
         drop_shares: Callable[[str, int, bool], Awaitable[Code]],
     ) -> None:
-        """Set up; `head` reads a group's row; `drop_shares` drops its share partitions, by its
-        version.
+        """Set up; `head` reads a group's row; `drop_shares` drops its shares by its version.
 
         It drops those of all queues, if the group may have some that its rows do not tell of.
         """
@@ -56,8 +55,7 @@ class GroupDeletions:
         self._ended = False
 
     def going(self, group: str) -> bool:
-        """Return whether a group is being deleted. `run` continues what a former coordinator
-        began."""
+        """Return whether a group is being deleted. `run` continues a former coordinator's."""
         if group in self._under_way:
             return True
         head = self._head(group)
@@ -100,8 +98,7 @@ class GroupDeletions:
         return code
 
     def _offsets(self, group: str, start: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """Return the first offsets from `start`: one more than a command deletes, if there are
-        more."""
+        """Return the first offsets from `start`: one more than a command deletes, if any."""
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 

@@ -119,8 +119,7 @@ class OffsetExpiry(DueIndexScanner):
         return found
 
     async def _evaluate(self, group: str, head: GroupRow, before_ms: int) -> tuple[Envelope, int]:
-        """Return the EXPIRE of a group, with the time of its next scan, and how many offsets
-        expire."""
+        """Return the EXPIRE of a group, the time of its next scan, and how many offsets expire."""
         members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms

@@ -109,8 +109,7 @@ def shard_in(landing: Landing, name: str, partition: int) -> int:
 
 
 class ShareInitialisation:
-    """The share partitions of one coordinator's groups. Work beside heartbeats is given to
-    `later`."""
+    """The share partitions of one coordinator's groups. `later` does work beside heartbeats."""
 
     def __init__(
         self,
@@ -123,8 +122,7 @@ class ShareInitialisation:
         there: Callable[[ShareGroup], bool],
         stamp: Callable[[ShareGroup], Awaitable[Code]],
     ) -> None:
-        """Set up; `reset_of`: where a group begins in what is new to it. `stamp`: log it as it is
-        now."""
+        """Set up; `reset_of`: where a group begins in new queues. `stamp`: log it as it is now."""
         self._shard = shard
         self._landing = landing
         self._lookup = lookup

@@ -120,7 +120,7 @@ def _filter(components: Any) -> tuple[Named, set[str]]:
 
 
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return an AlterClientQuotasResponse. All sound parts of it are in force here when it is
+    """Return an AlterClientQuotasResponse. All sound parts are in force here when it is
     answered."""
     outcomes: dict[Entity, tuple[Code, str | None]] = {}
     changes: dict[str, dict[str, Any] | None] = {}

@@ -71,8 +71,7 @@ class Search:
         return UNKNOWN
 
     def _slice(self, offset: int, end: int) -> list[tuple[int, Batch]]:
-        """Return some of the batches from an offset on; none are left of a queue deleted
-        meanwhile."""
+        """Return some of the batches from an offset on; of a deleted queue none are left."""
         found = self._shard.state.batches(self._key, offset, end)
         return list(islice(found, _ROWS_AT_ONCE))
 

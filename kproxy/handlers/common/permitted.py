@@ -76,8 +76,7 @@ def group_operations(request: Request, group: str) -> int:
 
 
 def cluster_operations(request: Request) -> int:
-    """Return the same of the cluster, if the request asks: nothing if the client may not describe
-    it."""
+    """Return the same of the cluster, if asked: nothing if the client may not describe it."""
     if not getattr(request.body, "include_cluster_authorized_operations", False):
         return UNKNOWN_OPERATIONS
     if not request.permits.sees(Op.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):

@@ -114,8 +114,7 @@ async def _altered(
 
 
 def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> ConfigureGroup:
-    """Check that who says where dead letters go, or what of them, may write there, and may create
-    what is made.
+    """Check that who sets where dead letters go may write there, and create what is made.
 
     Return the change, with who that is: what it may not read is not copied. Raise KafkaError.
     """

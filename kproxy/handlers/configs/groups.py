@@ -45,8 +45,7 @@ async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGro
 
 
 async def whole(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
-    """Replace a group's settings; settings that are not named go back to their defaults. Raise
-    KafkaError."""
+    """Replace a group's settings; the unnamed go back to their defaults. Raise KafkaError."""
     group = _group(worker, resource)
     given: dict[str, str] = {}
     for change in resource.configs:

@@ -196,8 +196,7 @@ def _nothing(
     worker: Worker, request: Request, context: FetchContext, session: Session | None,
     found: list[PartitionRead], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
-    """Return the empty answer of a client that is to wait. A session goes on; a new one is not
-    begun."""
+    """Return the empty answer of a client that is to wait. A session goes on; none is begun."""
     pins.release()
     session_id = 0
     if session is None:
@@ -217,8 +216,7 @@ def _nothing(
 async def _pieces(
     request: Request, found: list[PartitionRead], session_id: int, pins: Pins, counters: Counters
 ) -> tuple[list[bytes | Stored], int]:
-    """Return the response frame, whose records are read when it is sent; the first error that it
-    says."""
+    """Return the response frame, whose records are read when it is sent; and its first error."""
     version, budget = request.version, request.budget
     many = len(found) > AT_ONCE
     if many:

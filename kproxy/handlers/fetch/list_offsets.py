@@ -108,8 +108,7 @@ def _listed(index: int, time_ms: int, offset: int) -> Listed:
 
 
 async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return an OffsetForLeaderEpochResponse: there is one epoch, and it ends at the queue's
-    end."""
+    """Return an OffsetForLeaderEpochResponse: one epoch, which ends at the queue's end."""
     every = request.permits.sees(Op.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     topics = []
     for topic in request.body.topics:

@@ -73,8 +73,7 @@ async def _fetched(
 
 
 async def _reader_fault(worker: Worker, asked: Any) -> Code:
-    """Return why a member of a consumer group may not read at its epoch (KIP-848). Raise
-    KafkaError."""
+    """Return why a group's member may not read at its epoch (KIP-848). Raise KafkaError."""
     coordinator = coordinator_of(worker, asked.group_id, named=False)
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
     if member_id is None and epoch < 0:

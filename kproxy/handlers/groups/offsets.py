@@ -35,8 +35,7 @@ _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_ME
 
 
 async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return a FindCoordinatorResponse: the worker of the shard of a group or of a transactional
-    id."""
+    """Return a FindCoordinatorResponse: the worker of a group's or transactional id's shard."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
     cluster = worker.cluster.seen_by(request.peer.listener)
@@ -208,8 +207,7 @@ def _refused(code: Code) -> Code:
 
 
 async def _group_fault(worker: Worker, request: Request) -> Code:
-    """Return the fault that the group's coordinator sees before the log is asked; the fold has the
-    last word."""
+    """Return the coordinator's fault, before the log is asked; the fold has the last word."""
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
     try:

@@ -87,8 +87,7 @@ class ProduceCall:
         mutations: Mutations = NO_LIMIT,
         orphaned: bool = False,
     ) -> None:
-        """Begin a request; `inspected`: what was found inside of batches, None if nobody has looked
-        yet.
+        """Begin a request; `inspected`: what was found inside of batches, None if not looked at.
 
         `refusals`: partitions that cannot take part in a transaction, None where nobody has asked.
         `guard`: None where the client may do anything. `orphaned`: a batch is transactional, and
@@ -260,8 +259,7 @@ class ProduceCall:
         return Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start)
 
     def _note_refused(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Note a batch that is to be sent again: none that its producer has sent behind it comes
-        before."""
+        """Note a batch to be sent again: none that its producer sent behind it comes before."""
         self._worker.refused_batches.note(key, header, self._worker.clock.monotonic())
 
     def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
@@ -294,8 +292,7 @@ class ProduceCall:
         return found
 
     def _transaction_fault(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> Code:
-        """Return why a partition does not take part. Raise NotReady: the coordinator is to say
-        it."""
+        """Return why a partition takes no part. Raise NotReady: the coordinator is to say it."""
         assert self._transactional_id is not None
         if takes_part(shard, key, header, self._transactional_id, self._version):
             return Code.NONE

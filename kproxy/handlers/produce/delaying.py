@@ -15,8 +15,7 @@ from kproxy.worker.worker import Worker
 
 
 def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> bool:
-    """Return whether any record of a batch waits. Raise BadBatch: those of a transaction must
-    not."""
+    """Return whether any record of a batch waits. Raise BadBatch: a transaction's must not."""
     assert settings.delay is not None
     found = bool(split.later) if split is not None else settings.delay.fixed_ms > 0
     if found and header.attributes & TRANSACTIONAL:

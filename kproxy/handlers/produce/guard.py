@@ -22,8 +22,7 @@ _BATCHES_AT_ONCE = 500  # that are looked at, in some hundreds of microseconds
 
 
 class Guard:
-    """The guard of one request: WRITE on each queue, and on the transactional id if it has
-    transactions.
+    """The guard of one request: WRITE on each queue, and on the transactional id if it has one.
 
     A client that may not use the transactional id may do nothing of the request, as in Kafka.
     """

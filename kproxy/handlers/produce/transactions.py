@@ -68,8 +68,7 @@ def _absent(
     index: int,
     records: Records | None,
 ) -> tuple[tuple[int, int], Participant] | None:
-    """Return (producer id and epoch, partition) if it does not take part in its batch's
-    transaction."""
+    """Return (producer id and epoch, partition) if it is not in its batch's transaction."""
     if not records or len(records) < HEADER_BYTES or not 0 <= index < queue.partitions:
         return None
     header = read_header(records)

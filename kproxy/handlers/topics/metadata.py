@@ -97,8 +97,7 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
 async def _makeable(
     worker: Worker, request: Request, names: list[str], denied: set[str]
 ) -> list[str]:
-    """Return the topics that are there or may be made. Topics that the client may not make are
-    added to `denied`."""
+    """Return the topics that are there or may be made; add the others to `denied`."""
     find, may_create, kept = worker.catalogue.find, request.permits.may_create, []
     for name in names:
         if name not in denied:
@@ -112,8 +111,7 @@ async def _makeable(
 
 
 async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
-    """Make those that are not there. A topic that a quota refuses is missing, and nobody waits for
-    it."""
+    """Make those that are not there. One that a quota refuses is missing, and not waited for."""
     waiting: dict[str, Ticket] = {}
     mutations, partitions = worker.mutations(request), worker.config.partitions_default
     for number, name in enumerate(names, 1):

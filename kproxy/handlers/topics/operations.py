@@ -125,8 +125,7 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _producers(
     worker: Worker, budget: ResponseBudget, name: str, index: int
 ) -> dict[str, Any]:
-    """Return a partition's producers. It may have hundreds of thousands: one that is used meanwhile
-    is told of once."""
+    """Return a partition's producers, maybe 100,000s: one used meanwhile is told of once."""
     _, key, shard = worker.partition(name, index)
     state = shard.state
     row = state.partition(key)
@@ -142,8 +141,7 @@ async def _producers(
 def _producer(
     state: State, key: PartitionKey, producer_id: int, producer: ProducerState, any_open: bool
 ) -> dict[str, Any]:
-    """Describe a producer. Markers bring a coordinator's epoch of 0; that one came is remembered
-    for the whole shard.
+    """Describe a producer. A marker brings epoch 0; the shard as a whole remembers that it came.
 
     One that has cleared a producer's batches was the last that it wrote.
     """

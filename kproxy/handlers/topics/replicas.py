@@ -119,8 +119,7 @@ def _there(worker: Worker, name: str, index: int) -> Code:
 
 
 async def unregister(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return an UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten
-    then."""
+    """Return an UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten."""
     node = request.body.broker_id
     if node in {broker.node_id for broker in worker.cluster.brokers}:
         message = f"worker {node} lives: stop it, and it is forgotten"

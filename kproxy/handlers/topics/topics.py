@@ -276,8 +276,7 @@ def _named(worker: Worker, named: Iterable[tuple[str | None, UUID]]) -> Iterator
 
 
 def _moved(code: Code) -> Code:
-    """Translate the code of a queue whose shard moves: Kafka's clients ask again as of its
-    controller."""
+    """Translate the code of a moving shard: Kafka's clients ask again as of its controller."""
     return Code.NOT_CONTROLLER if code == Code.NOT_LEADER_OR_FOLLOWER else code
 
 

@@ -173,8 +173,7 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
 
 
 async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return a WriteTxnMarkersResponse: an abort ends the whole transaction, a commit is
-    refused."""
+    """Return a WriteTxnMarkersResponse: an abort ends all of a transaction, a commit is refused."""
     markers = []
     for marker in request.body.markers:
         topics = []

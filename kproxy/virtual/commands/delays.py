@@ -83,8 +83,7 @@ class Later(NamedTuple):
         key: PartitionKey, later: Sequence[Made], *, now: bytes = b"", split: bytes = b"",
         delay_ms: int = 0, time_ms: int, look_ms: int, by_time: bool = False,
     ) -> Envelope:  # fmt: skip
-        """Make an envelope; `split`: the header of the client's batch, if no batch here begins with
-        that."""
+        """Make an envelope; `split`: the client's batch header, if no batch here begins with it."""
         batches = [now, *later] if now else later
         flags = (_NOW if now else 0) | (_SPLIT if split else 0) | (_BY_TIME if by_time else 0)
         size = len(split) + sum(_LENGTH.size + len(data) for data in batches)

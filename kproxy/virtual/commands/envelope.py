@@ -77,8 +77,7 @@ class Kind(IntEnum):
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it
 COPY_BYTES = 16 + HEAD.size + COPIED.size
-"""The bytes that a segment needs for a batch that is copied forward, beside its records: 16 are its
-frame."""
+"""The bytes that a segment needs for a copied batch, beside its records: 16 are its frame."""
 
 
 class Envelope:

@@ -112,8 +112,7 @@ def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
 
 
 def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
-    """Return a commit of the first logs: they name no member, and do not say whether rewinds are
-    refused."""
+    """Return a commit of the first logs: it names no member and allows or denies no rewind."""
     return CommitOffsets(
         values["group"],
         values.get("member", ""),

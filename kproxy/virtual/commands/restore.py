@@ -12,8 +12,7 @@ languages count; a batch's row has room for 2^56."""
 
 
 def first_offset(next_offset: int, time_ms: int) -> int:
-    """Return where a log goes on that was restored at this time, and would have gone on at
-    `next_offset`.
+    """Return where a log restored at this time goes on, if it ended at `next_offset`.
 
     Offsets that the lost end of the log gave out, and an earlier restore of the same backup, lie
     before it: producer ids are log offsets.

@@ -44,8 +44,7 @@ _KEY = struct.Struct(">H")
     answered_across_workers=True,
 )  # fmt: skip
 class DefineRoute(NamedTuple):
-    """A note in the home shard of the queue name `source`: a route, or with `spec` "" that it is
-    gone.
+    """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
 
     Void where a later one of its definer was there before. `as_of`: a log offset of the definer's
     home shard.
@@ -152,8 +151,7 @@ class Ship(NamedTuple):
         only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str],
         plain: str = "", after: int = -1,
     ) -> Envelope:  # fmt: skip
-        """Make an envelope; `batches`: (target, its batch). `plain`: the target that is made
-        without `configs`.
+        """Make an envelope; `batches`: (target, its batch). `plain`: it is made without `configs`.
 
         `after` needs the level SHIPS_FROM.
         """
@@ -211,8 +209,7 @@ class Ship(NamedTuple):
     Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
 )  # fmt: skip
 class ForgetLanded(NamedTuple):
-    """The end of these routes: their sources or definers are gone, for long, and nothing comes any
-    more.
+    """The end of these routes: their sources or definers are gone, for long.
 
     Void for what was used after `time_ms`. `forwarded`: keys of FORWARDED rows of such sources;
     they need the level FORGETS_FROM, and have no time: whoever sends this has waited.

@@ -203,8 +203,7 @@ class ChangeShares(NamedTuple):
 
 @of_kind(Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, publishes=(RowKind.SHARE_QUEUE,))
 class NoteShareQueues(NamedTuple):
-    """A note in the group's shard: of so many partitions of a queue there are share partitions; 0:
-    none.
+    """A note in the group's shard: a queue has so many share partitions; 0: none.
 
     Without effect if the group is not `after` any more.
     """

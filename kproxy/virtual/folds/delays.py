@@ -69,8 +69,7 @@ class DelayFold:
         return self._any
 
     def later(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Put records aside. Nobody is told an offset of waiting ones: the outcome's number is
-        -1."""
+        """Put records aside. The outcome's number is -1: waiting ones have no offset."""
         state, asked = self._state, Later.decode(envelope)
         key, header = asked.key, asked.header
         row = state.partition(key)
@@ -134,8 +133,7 @@ class DelayFold:
         return records, first_ms
 
     def due(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Append what is due. The outcome's number is how many batches were appended; -1: it is
-        void."""
+        """Append what is due. The outcome's number: how many batches; -1: it is void."""
         state, asked, body = self._state, Due.decode(envelope), envelope.body
         key, aside = asked.key, hidden(asked.key)
         row, waiting_row = state.partition(key), state.partition(aside)
@@ -166,8 +164,7 @@ class DelayFold:
         self, aside: PartitionKey, row: Partition, gone: Sequence[Batch | None],
         removed: Sequence[int], left: int,
     ) -> None:  # fmt: skip
-        """Move the start of a hidden partition: none is looked at where nothing waits any more, as
-        far as that is known."""
+        """Move the start over what is gone, and to the end once nothing is known to wait."""
         for last_offset, batch in zip(removed, gone, strict=True):
             if batch is not None and last_offset - batch.last_delta == row.log_start:
                 row.log_start = last_offset + 1

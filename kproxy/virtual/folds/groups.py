@@ -44,8 +44,7 @@ class GroupFold:
     """The application of groups' commands to a shard's state."""
 
     def __init__(self, state: State, *, alone: bool) -> None:
-        """Set up; `alone`: every queue lives in this shard, so a commit to one that does not is
-        refused."""
+        """Set up; `alone`: every queue is in this shard; a commit to an absent one is refused."""
         self._state = state
         self._alone = alone
         self._settling = MovedStart(state)
@@ -122,8 +121,7 @@ class GroupFold:
             )
 
     def _member_fault(self, group: str, head: GroupRow | None, member: str, epoch: int) -> Code:
-        """Return the fault of a commit as Kafka's groups validate it; without members it is
-        anyone's to make."""
+        """Return a commit's fault as Kafka's groups do; without members anyone may make it."""
         if epoch < 0 and (head is None or not head.members):
             return Code.NONE
         row = self._state.get(group_rows.member_key(group, member))
@@ -162,8 +160,7 @@ class GroupFold:
     # -- offsets of transactions
 
     def commit_fault(self, group: str, member: str, generation: int) -> Code:
-        """Return the fault of a transaction's commit: anybody may make it without a claim to be a
-        member.
+        """Return the fault of a transaction's commit: anybody may make it without a member id.
 
         Codes are those of classic groups, as in Kafka.
         """
@@ -176,8 +173,7 @@ class GroupFold:
         return Code.ILLEGAL_GENERATION if fault == Code.STALE_MEMBER_EPOCH else fault
 
     def takes(self, key: PartitionKey) -> bool:
-        """Return whether an offset of this partition can be committed, as far as this shard
-        knows."""
+        """Return whether this partition's offset can be committed, as far as the shard knows."""
         return not self._alone or self._state.partition(key) is not None
 
     def pending_fault(self, group: str, asked: OffsetCommit) -> Code:

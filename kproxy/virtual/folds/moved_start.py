@@ -14,7 +14,7 @@ class MovedStart:
         self._start = self._moved = b""
 
     def some(self, start: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Return as `State.some`; what this gives is deleted, and nothing is put before its last
+        """Return `State.some`; what this gives is deleted, and nothing is put before its last
         key."""
         moved = self._moved if start == self._start else start
         found = self._state.some(moved, end, count)

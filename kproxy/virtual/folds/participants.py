@@ -97,8 +97,7 @@ class ParticipantFold:
     def fault(
         self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
     ) -> Code:
-        """Return what keeps a batch, which is none that is repeated, from the transaction it is
-        for."""
+        """Return what keeps a batch that is no repetition from the transaction it is for."""
         if not header.is_transactional:
             if row.first_open < 0:
                 return Code.NONE
@@ -138,8 +137,7 @@ class ParticipantFold:
     # -- the end
 
     def end(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """End a transaction. The outcome's number says how many pending offsets are left: for
-        another MARKER."""
+        """End a transaction. The outcome's number: pending offsets left for another MARKER."""
         marker = Marker.decode(envelope)
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
@@ -184,8 +182,8 @@ class ParticipantFold:
         place: LogLocation,
         firsts: Keys,
     ) -> bool:
-        """End it in a partition; return whether the marker took an offset there. `firsts`: keys of
-        OPEN_FIRST rows."""
+        """End it in a partition; return whether the marker took an offset. `firsts`: OPEN_FIRST
+        keys."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:

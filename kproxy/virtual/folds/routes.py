@@ -55,8 +55,7 @@ class Told(NamedTuple):
 
 
 def definitions_between(before: Queue | None, after: Queue | None) -> dict[str, str]:
-    """Return what a queue that was made, changed or deleted has to tell: specs by the source's
-    name."""
+    """Return what a made, changed or deleted queue has to tell: specs by the source's name."""
     was = None if before is None else source_of(before.configs, before.name)
     now = None if after is None else source_of(after.configs, after.name)
     told = {} if was is None or was == now else {was: ""}
@@ -156,8 +155,7 @@ class RouteFold:
         return None if spec == (b"" if before is None else before.spec) else Code.NONE
 
     def refusal(self, before: Queue | None, after: Queue) -> Outcome | None:
-        """Return why a queue is not made, or does not become so, for its routes or those from
-        it."""
+        """Return why a queue is not made, or not changed, for its routes or those from it."""
         if after.configs:
             source = self._crowded(before, after)
             if source is not None:
@@ -185,8 +183,7 @@ class RouteFold:
         return None
 
     def _chained(self, before: Queue | None, after: Queue) -> str | None:
-        """Return what is wrong with a queue that is to get records by a route while others take
-        its."""
+        """Return what is wrong with a queue that gets records by a route while others take its."""
         source = after.configs.get(FROM)
         if not source or (before and before.configs.get(FROM) == source):
             return None
@@ -270,8 +267,7 @@ class RouteFold:
         self._state.file(ROUTES.key(source, definer), route.encode())
 
     def cut(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Note a cut. The outcome's number is where the cut ends. NOT_LEADER_OR_FOLLOWER: it is
-        void."""
+        """Note a cut; the outcome's number is its end. NOT_LEADER_OR_FOLLOWER: it is void."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         source, definer, after, through, parts, made = Cut.decode(envelope)
@@ -302,8 +298,7 @@ class RouteFold:
     # -- shipping
 
     def ship(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Append what is shipped. The outcome's number says how many targets took their batch; -1:
-        it is void.
+        """Append what is shipped. The outcome's number: targets that took a batch; -1: it is void.
 
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
@@ -356,8 +351,7 @@ class RouteFold:
         return True
 
     def _settled(self, log_offset: int, queue: Queue, configs: dict[str, str]) -> Queue:
-        """Return a queue that somebody has looked up before its first record, as the route makes
-        it."""
+        """Return a queue that was looked up before its first record, as the route makes it."""
         changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
         self._state.put_queue(changed)
         if self._shared:

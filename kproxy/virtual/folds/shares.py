@@ -60,8 +60,7 @@ class ShareFold:
     # -- share partitions
 
     def set(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Set share partitions; leave what is not there, or was set by a later command, as it
-        is."""
+        """Set share partitions; leave those absent or set by a later command."""
         asked = SetShares.decode(envelope)
         for change in asked.changes:
             self._set(asked, change)
@@ -105,8 +104,7 @@ class ShareFold:
     # -- records
 
     def change(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Change records' states. Codes for each partition: UNKNOWN_TOPIC_OR_PARTITION if it is not
-        the same any more.
+        """Change states. Each partition's code: UNKNOWN_TOPIC_OR_PARTITION if it is another now.
 
         The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
         owner who said so.

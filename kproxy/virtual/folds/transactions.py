@@ -96,8 +96,7 @@ class TransactionFold:
         return Outcome(Code.NONE, log_offset)
 
     def _is_lost(self, row: Transaction) -> bool:
-        """Return whether more epochs of this producer id may have been given out than are known
-        here."""
+        """Return whether more epochs of this id may have been given out than are known here."""
         if self._restored_at is None:
             data = self._state.get(RESTORED_KEY)
             self._restored_at = 0 if data is None else decode_count(data)
@@ -218,8 +217,7 @@ class TransactionFold:
             self._put(asked.transactional_id, row, after)
 
     def _begin_here(self, asked: Enlist, number: int, listed: list[Participant]) -> None:
-        """Begin at once in this shard: a participant that is not listed would not be told of the
-        end."""
+        """Begin at once in this shard: an unlisted participant would not be told of the end."""
         mine = [one for one in listed if one.shard == self._shard]
         if mine:
             begin = Begin(
@@ -292,8 +290,7 @@ class TransactionFold:
         return Outcome(Code.NONE, row.producer_id, epoch=row.epoch)
 
     def _end_by_number(self, log_offset: int, asked: End) -> Outcome:
-        """End one by number; its id is in the message. INVALID_TXN_STATE: nobody's, or it is
-        ending."""
+        """End one by number; its id is the message. INVALID_TXN_STATE: nobody's, or ending."""
         data = self._state.get(TRANSACTION_NUMBERS.key(asked.number))
         if data is None:
             return Outcome(Code.INVALID_TXN_STATE)
@@ -302,8 +299,7 @@ class TransactionFold:
         return outcome._replace(message=named.transactional_id)
 
     def _end_fault(self, asked: End, row: Transaction) -> Code | None:
-        """Return what Kafka's tables of EndTxn answer to a request that changes nothing; None: it
-        does."""
+        """Return what EndTxn answers to a request that changes nothing; None: it does."""
         bumps = asked.version >= 2
         over_rotation = (
             asked.producer_id == row.previous_producer_id
@@ -339,8 +335,7 @@ class TransactionFold:
         return Code.INVALID_TXN_STATE if asked.commit else None
 
     def complete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Complete it. The outcome's number says how many participants are still to be
-        forgotten."""
+        """Complete it. The outcome's number: participants that are still to be forgotten."""
         name, number, time_ms = Complete.decode(envelope)
         row = self._row(name)
         if row is None or not row.state.is_ending or row.number != number:

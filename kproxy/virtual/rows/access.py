@@ -67,8 +67,7 @@ def user_of(name: str) -> tuple[str, str]:
 
 
 def quota_name(entity: Iterable[tuple[str, str | None]], key: str) -> str:
-    """Return the name of one quota of an entity: pairs of its types and names; None is the
-    default's."""
+    """Return the name of an entity's quota: pairs of types and names; None is the default's."""
     return QUOTA + orjson.dumps([sorted(entity, key=str), key]).decode()
 
 

@@ -20,8 +20,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 
 class Waiting(NamedTuple):
-    """The records that wait for a partition. `due_ms`: of what came last with the fixed delay
-    `delay_ms`."""
+    """The records that wait for a partition. `due_ms`: of the last with the fixed `delay_ms`."""
 
     records: int
     batches: int
@@ -31,8 +30,7 @@ class Waiting(NamedTuple):
 
 NOTHING = Waiting(0, 0, 0, 0)
 WAITING_BATCHES = Keys(RowKind.WAITING, "PQQ")
-"""The waiting batches by the partition that readers know, time in ms and the hidden partition's
-last offset."""
+"""The waiting batches by shown partition, time in ms and the hidden partition's last offset."""
 DELAYS = Rows(RowKind.DELAY, "P", Waiting, "QQqq")
 DELAYS_DUE = Keys(RowKind.DELAY_DUE, "QP")
 """The times in ms and partitions, without a value, at which to look for what is due."""

@@ -117,8 +117,7 @@ def member_epoch(data: bytes) -> int:
 
 
 def encode_member(row: Row, *, packed: bool) -> bytes:
-    """Encode a member with its epoch first: a commit asks for that alone. `packed` rows come with
-    level 2."""
+    """Encode a member, epoch first: commits ask for that alone. `packed` comes with level 2."""
     epoch = int(row["epoch"]).to_bytes(8, "big", signed=True)
     return epoch + (_packed_row(row) if packed else dumps(_plain(row)))
 
@@ -177,8 +176,8 @@ def _unpacked_row(data: bytes) -> Row:
 
 
 def _pack(fields: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
-    """Return a form byte, fields as JSON with its length in front, then what they say the lengths
-    of."""
+    """Return a form byte, fields as JSON with its length in front, then the bytes that they
+    size."""
     said = dumps(fields)
     return b"".join((_FORM.pack(_PACKED, len(said)), said, *blobs))
 

@@ -17,8 +17,7 @@ class _Kind(bytes, Enum):
     byte: int
 
     def __new__(cls, letter: bytes, *traits: str) -> "_Kind":
-        """Make a kind; `published`: the owner publishes such rows. `index`: a scan starts at its
-        lowest key."""
+        """Make a kind; `published` by the owner; `index`: a scan starts at its lowest key."""
         kind = bytes.__new__(cls, letter)
         kind._value_ = letter
         kind.letter = letter

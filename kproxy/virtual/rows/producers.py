@@ -70,7 +70,7 @@ def used_ms_of(data: bytes) -> int:
 
 
 def without_time(data: bytes) -> bytes:
-    """Return a row of its own as it is in the row of a partition. Raise ValueError for a later
+    """Return a row of its own in the form of a partition's row. Raise ValueError for a later
     form."""
     if data[0] < _FORMS:
         return data

@@ -50,13 +50,11 @@ _ASSIGNMENT = struct.Struct(">qi")
 _TERM = struct.Struct(">BQQ")
 
 TOMBSTONE_INDEX = 0xFFFFFFFF
-"""The index in a `c` row that means not a partition but the note of a deleted queue, to be
-forgotten."""
+"""The index in a `c` row that means the note of a deleted queue, to be forgotten."""
 TOMBSTONE_KEPT_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
 HIDDEN = 1 << 30
-"""The bit in the index of a partition that no reader knows: its records wait for the one without
-it."""
+"""The bit in a hidden partition's index: its records wait for the one without it."""
 _HIDDEN_AT, _HIDDEN_BIT = 17, 0x40  # the same in a key
 
 
@@ -101,15 +99,13 @@ def producer_key(queue_id: QueueId, index: int, producer_id: int) -> bytes:
 
 
 def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
-    """Return the keys of all producers of a partition that have rows of their own: start and
-    end."""
+    """Return the keys of all producers of a partition with rows of their own: start and end."""
     start = _PARTITION_KEY.pack(_PRODUCER_KIND, queue_id, index)
     return start, start + b"\xff" * 8
 
 
 def producers_due_key(used_ms: int, key: PartitionKey) -> bytes:
-    """Return a key without a value: none of a partition's producers was used before, as far as is
-    known."""
+    """Return a key without a value: no producer of a partition was used before, as far as known."""
     return _DUE.pack(_PRODUCERS_DUE_KIND, used_ms, *key)
 
 
@@ -202,8 +198,7 @@ def encode_live_bytes(count: int) -> bytes:
 
 
 def decode_live_bytes(data: bytes) -> int:
-    """Decode live bytes. Rows of 8 bytes counted records alone: such a segment is kept whatever
-    dies in it."""
+    """Decode live bytes. A row of 8 bytes counted records alone: its segment is kept."""
     return int.from_bytes(data, "big", signed=True) + (_KEPT if len(data) == 8 else 0)
 
 
@@ -302,8 +297,7 @@ class Queue:
     route that would have made it gives it its settings. It has none till then."""
 
     def encode(self) -> bytes:
-        """Encode a queue: an unasked one has settings that are there and empty, which an older
-        kproxy reads."""
+        """Encode a queue: an unasked one has empty settings, which an older kproxy reads."""
         configs = json.dumps(self.configs).encode() if self.configs or self.unasked else b""
         return (
             _QUEUE.pack(
@@ -476,8 +470,7 @@ class Batch(NamedTuple):
 
     @property
     def generation(self) -> int:
-        """The number of times that compaction has made it smaller: 1 to 254, then 1 again; 0:
-        never."""
+        """The number of times that compaction made it smaller: 1 to 254, then 1; 0: never."""
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
@@ -552,7 +545,7 @@ open in its partition, or an older kproxy has written the row."""
 
 
 def with_number(data: bytes, number: int) -> bytes:
-    """Return the row of a batch that has one: it is not the first that its partition got at
+    """Return the row of a batch that has a number: it is not the first its partition got at
     once."""
     return data + _MORE.pack(False, number) if number else data
 

@@ -25,8 +25,7 @@ EPOCHS_MAX = 64
 """The most epochs of one route; with as many, the last one takes the next one's place. AlterConfigs
 refuses such a change where it sees the partition (`handlers.common.route_checks`).""" ""
 DEFINITIONS_MAX = 100
-"""The most definitions of routes from one queue; of those that are gone the oldest are
-forgotten."""
+"""The most definitions of routes from one queue; of ended ones the oldest are forgotten."""
 SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
 """Partitions of a queue that routes are from, and those times its routes: a command may change them
 all."""

@@ -94,8 +94,7 @@ class Owed(NamedTuple):
 
 
 DEAD_LETTERS = Rows(RowKind.DEAD_LETTER, "QI", Owed, "PqIBBT")
-"""The dead letters by the log offset of the SHARE that archived the records, and which of its runs
-it is."""
+"""The dead letters by the log offset of the SHARE that archived them, and its run's number."""
 
 
 # -- records passed on from one queue to another
@@ -134,8 +133,7 @@ def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
 
 
 SHARE_QUEUES = Keys(RowKind.SHARE_QUEUE, "NU")
-"""The queues of share groups, with how many of the queue's partitions the group has share
-partitions of."""
+"""The queues of share groups, with how many of a queue's partitions are share partitions."""
 
 
 def encode_initialised(partitions: int) -> bytes:

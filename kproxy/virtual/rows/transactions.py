@@ -73,8 +73,7 @@ class Transaction(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """The time when the coordinator has to see to it: at once, whatever clocks say, if it
-        ends."""
+        """The time when the coordinator sees to it: at once, whatever clocks say, if it ends."""
         if self.state == TransactionState.ONGOING:
             return self.start_ms + self.timeout_ms
         return 0 if self.state.is_ending else self.update_ms
@@ -143,8 +142,7 @@ class TransactionalProducer(NamedTuple):
 
 TRANSACTIONAL_PRODUCERS = Rows(RowKind.TRANSACTIONAL_PRODUCER, "q", TransactionalProducer, "hqQ")
 TRANSACTIONAL_PRODUCERS_DUE = Keys(RowKind.PRODUCER_DUE, "tq")
-"""The times and producers, without a value, at which to see whether one is still used; filed
-once."""
+"""The times and producers, without a value, at which to see whether one is used; filed once."""
 
 
 def producer_id_of_key(key: bytes) -> int:
@@ -234,7 +232,6 @@ def pending_by_partition_of_pending(key: bytes) -> bytes:
 
 
 PENDING_COUNT_KEY = RowKind.PENDING_COUNT.letter
-"""The key of the number of offsets pending in the shard: if there are none nobody looks for
-them."""
+"""The key of the number of offsets pending in the shard: with none nobody looks for them."""
 RESTORED_KEY = RowKind.RESTORED.letter
 """The log offset at which the log goes on after a restore."""
