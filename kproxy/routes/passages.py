@@ -1,7 +1,7 @@
 """All routes whose sources are in shards that this worker serves.
 
-A route takes memory only while there is something to pass on. Which have something is told by the
-fold (`State.routed`); where a shard is taken up, its routes are looked through once.
+A route takes memory only while there is something to pass on. The fold tells which have something
+(`State.routed`); where a shard is taken up, its routes are looked through once.
 """
 
 from collections import deque

@@ -80,7 +80,7 @@ def encode_as_of(log_offset: int) -> bytes:
 
 
 def decode_as_of(data: bytes) -> int:
-    """Raise ValueError for rows of a later kproxy."""
+    """Decode what rows are as of. Raise ValueError for rows of a later kproxy."""
     form, log_offset = _AS_OF.unpack(data)
     if form != _FORM:
         raise ValueError(f"the published rows have form {form}; this kproxy reads form {_FORM}")

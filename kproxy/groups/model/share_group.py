@@ -1,8 +1,8 @@
 """A share group (KIP-932), as Kafka's `ShareGroup`: who its members are, and who has what.
 
-Which records are done is kept beside the records, not here: a group only knows of which queue
-partitions it has *share partitions*, and assigns no others. The members' rows hold all of it, so
-a new coordinator goes on where the old one stopped; sessions start anew there.
+The state of records is kept beside the records, not here: a group only knows of which queue
+partitions it has *share partitions*, and assigns no others. The members' rows hold all of it, so a
+new coordinator goes on where the old one stopped; sessions start anew there.
 """
 
 from enum import StrEnum

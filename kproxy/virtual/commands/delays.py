@@ -94,7 +94,7 @@ class Later(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Later":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         delay_ms, _, form, flags, count = _LATER.unpack_from(body)
         if form != _FORM:
@@ -152,7 +152,7 @@ class Due(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Due":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         look_ms, _, form, gone, now, later = _DUE.unpack_from(body)
         if form != _FORM:

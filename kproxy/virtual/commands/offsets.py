@@ -86,7 +86,7 @@ class CommitOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "CommitOffsets":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_commit(bytes(envelope.body), envelope.time_ms)
 
 
@@ -153,7 +153,7 @@ class DeleteOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "DeleteOffsets":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_deletion(bytes(envelope.body))
 
 
@@ -200,7 +200,7 @@ class ExpireOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireOffsets":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_expiry(bytes(envelope.body), envelope.number)
 
 

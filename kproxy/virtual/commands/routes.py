@@ -92,7 +92,7 @@ class Cut(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Cut":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         form, through, parts, made = _CUT.unpack_from(body)
         if form != _FORM:
@@ -177,7 +177,7 @@ class Ship(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Ship":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         through, _, form, definer, part, only, salt, look_ms, length, count = _SHIP.unpack_from(
             body

@@ -111,7 +111,7 @@ class SetShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "SetShares":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         changes = [
             ShareChange((QueueId(queue_id), index), ShareAction(action), epoch, start, since_ms)
@@ -185,7 +185,7 @@ class ChangeShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ChangeShares":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         partitions = []
         for _ in range(count):
@@ -219,7 +219,7 @@ class NoteShareQueues(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "NoteShareQueues":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         queues = [
             (QueueId(queue_id), partitions)
@@ -247,7 +247,7 @@ class LookAtShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "LookAtShares":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         keys = [
             (QueueId(queue_id), index)
@@ -296,7 +296,7 @@ class Forward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Forward":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         at = len(body) - _FORWARD.size
         form, stream, queue_id, index, *places, length = _FORWARD.unpack_from(body, at)
@@ -340,7 +340,7 @@ class AimForward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "AimForward":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         if body[0] != _FORM:
             raise later_form("a command AIM_FORWARD", body[0])
@@ -362,7 +362,7 @@ class SettleForward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "SettleForward":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, _, count, at = _head_of(envelope)
         found = list(_PLACE.iter_unpack(body[at : at + count * _PLACE.size]))
         return SettleForward(found)

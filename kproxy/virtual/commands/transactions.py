@@ -68,7 +68,7 @@ def _text_at(body: bytes, at: int) -> tuple[str, int]:
 
 
 def _body_of(envelope: Envelope, at: int = 0) -> bytes:
-    """Raise ValueError for a form of a later kproxy."""
+    """Return the body from a position on. Raise ValueError for a form of a later kproxy."""
     body = bytes(envelope.body)
     if body[at] != _FORM:
         raise later_form(f"a command {Kind(envelope.kind).name}", body[at])
@@ -113,7 +113,7 @@ class InitProducer(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "InitProducer":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         timeout_ms, expected_id, expected_epoch = _INIT.unpack_from(body, 1)
         name = body[1 + _INIT.size :].decode()
@@ -154,7 +154,7 @@ class Enlist(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Enlist":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
         name, at = _text_at(body, 1 + _PRODUCER.size)
@@ -202,7 +202,7 @@ class Begin(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Begin":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
         keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
@@ -268,7 +268,7 @@ class End(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "End":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version, flags, number = _END.unpack_from(body, 1)
         name = body[1 + _END.size :].decode()
@@ -314,7 +314,7 @@ class Marker(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Marker":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope, CONTROL_BATCH_BYTES)
         _, producer_id, epoch, number, commit, partitions, groups = _MARKER.unpack_from(
             body, CONTROL_BATCH_BYTES
@@ -348,7 +348,7 @@ class Complete(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Complete":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return Complete(_body_of(envelope)[1:].decode(), envelope.number, envelope.time_ms)
 
 
@@ -395,7 +395,7 @@ class TransactionCommit(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "TransactionCommit":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         ordered = body[0] == _ORDERED
         if not ordered:
@@ -443,6 +443,6 @@ class ExpireTransaction(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireTransaction":
-        """Raise ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         name = _body_of(envelope)[1:].decode()
         return ExpireTransaction(name, envelope.number, envelope.time_ms)

@@ -37,7 +37,7 @@ def secured_key(name: str) -> bytes:
 
 
 def decode_secured(data: bytes) -> Secured:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _JSON:
         raise later_form("a row of kind 2", data[0])
     values = orjson.loads(data)

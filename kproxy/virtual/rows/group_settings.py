@@ -27,7 +27,7 @@ class GroupConfigs(NamedTuple):
 
 
 def decode_group_configs(data: bytes) -> GroupConfigs:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _JSON:
         raise later_form("a row of kind E", data[0])
     values = orjson.loads(data)

@@ -265,7 +265,7 @@ class Term(NamedTuple):
 
 
 def decode_term(data: bytes) -> Term:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form, claim, writer = _TERM.unpack_from(data)
     if form != 1:
         raise later_form("a row of kind K", form)
@@ -407,7 +407,7 @@ class Partition:
 
 
 def decode_partition(data: bytes) -> Partition:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind p", data[0])
     row = Partition()
@@ -508,7 +508,7 @@ NOT_COMPACTED = Compaction(0, 0, 0, 0, -1, 0, 0)
 
 
 def decode_compaction(data: bytes) -> Compaction:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind z", data[0])
     return Compaction._make(_COMPACTION.unpack(data))
@@ -564,7 +564,7 @@ def transaction_of(header: BatchHeader) -> int:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind b", data[0])
     values, more = _BATCH.unpack_from(data), len(data) - _BATCH.size
@@ -601,7 +601,7 @@ class Committed(NamedTuple):
 
 
 def decode_committed(data: bytes) -> Committed:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form = data[_COMMITTED_FORM_AT]
     if form == _ORDERED:
         offset, leader_epoch, time_ms, log_offset = _ORDERED_OFFSET.unpack_from(data)

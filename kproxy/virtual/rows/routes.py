@@ -69,7 +69,7 @@ class Route(NamedTuple):
 
 
 def decode_route(data: bytes) -> Route:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form, landed, cut, parts, made, as_of, count = _ROUTE.unpack_from(data)
     if form != _FORM:
         raise later_form("a row of kind P", form)
@@ -130,7 +130,7 @@ def encode_definitions(definitions: Sequence[Definition]) -> bytes:
 
 
 def decode_definitions(data: bytes) -> list[Definition]:
-    """Raise ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _FORM:
         raise later_form("a row of kind X", data[0])
     found, at = [], 1
