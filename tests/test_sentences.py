@@ -40,7 +40,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/transactions": 11,
     "kproxy/upstream": 69,
     "kproxy/virtual": 382,
-    "kproxy/worker": 31,
     "spark_examples": 46,
     "tests": 87,
     "tests/as_installed": 1,
