@@ -33,7 +33,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/routes": 80,
     "kproxy/security": 149,
     "kproxy/server": 117,
-    "kproxy/shard": 107,
     "kproxy/shares": 145,
     "kproxy/store": 47,
     "kproxy/tools": 55,
