@@ -25,7 +25,7 @@ OFFENDERS: dict[str, int] = {
     "kproxy/fetching": 43,
     "kproxy/groups": 216,
     "kproxy/handlers": 227,
-    "kproxy/log": 47,
+    "kproxy/log": 1,
     "kproxy/loop": 28,
     "kproxy/metadata": 95,
     "kproxy/observe": 70,
