@@ -34,7 +34,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/security": 149,
     "kproxy/server": 117,
     "kproxy/shares": 145,
-    "kproxy/store": 47,
     "kproxy/tools": 55,
     "kproxy/transactions": 11,
     "kproxy/upstream": 69,
