@@ -31,7 +31,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/observe": 70,
     "kproxy/protocol": 97,
     "kproxy/routes": 80,
-    "kproxy/security": 149,
     "kproxy/server": 117,
     "kproxy/shares": 145,
     "kproxy/tools": 55,
