@@ -31,7 +31,7 @@ OFFENDERS: dict[str, int] = {
     "kproxy/observe": 70,
     "kproxy/protocol": 97,
     "kproxy/routes": 80,
-    "kproxy/server": 117,
+    "kproxy/server": 2,
     "kproxy/shares": 145,
     "kproxy/tools": 55,
     "kproxy/transactions": 11,

@@ -36,7 +36,8 @@ _CODES_AT_ONCE = 500
 async def audit(request: Request, answer: Any, code: int) -> None:
     """Log one request, unless all of it was refused.
 
-    `code`: the first error of its answer, 0 where it has none. Who leaves meanwhile is logged.
+    `code`: the first error of its answer, 0 where it has none. The request of a client that leaves
+    meanwhile is logged.
     """
     refused = False
     try:
@@ -73,7 +74,7 @@ async def only_refused(answer: Any, pace: Pace) -> bool:
 
 
 def _codes(answer: Any) -> Iterator[int | None]:
-    """The error codes of an answer: its own, or those of its parts where it has none.
+    """Yield the error codes of an answer: its own, or those of its parts where it has none.
 
     None for each part that has parts itself: a great many may be empty.
     """
