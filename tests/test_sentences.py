@@ -28,7 +28,7 @@ OFFENDERS: dict[str, int] = {
     "kproxy/log": 1,
     "kproxy/loop": 28,
     "kproxy/metadata": 95,
-    "kproxy/observe": 70,
+    "kproxy/observe": 21,
     "kproxy/protocol": 97,
     "kproxy/routes": 80,
     "kproxy/server": 2,

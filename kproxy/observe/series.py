@@ -74,7 +74,10 @@ def _of(known: tuple[str, ...], name: str) -> str:
 
 
 class WorkerSeries(Collector):
-    """Collects on the thread that asks; `selected`: queues and groups that were asked for."""
+    """The series of a worker, collected on the thread that asks.
+
+    `selected`: single queues and groups.
+    """
 
     def __init__(self, health: Health, selected: Selected | None = None) -> None:
         self._health = health
@@ -84,7 +87,7 @@ class WorkerSeries(Collector):
         self._registry.register(self)
 
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the series in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
@@ -243,7 +246,7 @@ def _upstream(worker: Worker, shards: list[ShardStanding]) -> Iterator[Metric]:
 
 
 def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
-    """What the fold counts, of the shards that are served here: workers sum up to all."""
+    """Yield the counts of the fold, of the shards that are served here: workers sum up to all."""
     queues = partitions = live = waiting = delayed = overdue_ms = 0
     groups: dict[tuple[str], float] = {}
     for one in shards:
