@@ -35,7 +35,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/shares": 145,
     "kproxy/tools": 55,
     "kproxy/transactions": 11,
-    "kproxy/upstream": 69,
     "kproxy/virtual": 382,
     "spark_examples": 46,
     "tests": 87,
