@@ -26,7 +26,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/groups": 216,
     "kproxy/handlers": 227,
     "kproxy/log": 1,
-    "kproxy/loop": 28,
     "kproxy/metadata": 95,
     "kproxy/observe": 21,
     "kproxy/protocol": 97,
