@@ -19,7 +19,6 @@ OFFENDERS: dict[str, int] = {
     "benchmarks": 106,
     "kproxy": 8,
     "kproxy/admin_socket": 5,
-    "kproxy/config": 13,
     "kproxy/delays": 44,
     "kproxy/fetching": 43,
     "kproxy/groups": 216,
