@@ -28,7 +28,7 @@ OFFENDERS: dict[str, int] = {
     "kproxy/routes": 80,
     "kproxy/server": 2,
     "kproxy/shares": 145,
-    "kproxy/tools": 55,
+    "kproxy/tools": 1,
     "kproxy/transactions": 11,
     "kproxy/virtual": 382,
     "spark_examples": 46,
