@@ -76,7 +76,7 @@ class RemoteQueueCleanup:
         try:
             await self._settle()
         except KafkaError as error:
-            _log.debug("aftermath_waits", reason=str(error))
+            _log.debug("remote_cleanup_deferred", reason=str(error))
             self._gone.update(gone)
             return []
         return [queue_id for queue_id in gone if self._lookup.find_id(queue_id) is None]

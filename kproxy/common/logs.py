@@ -56,7 +56,7 @@ _OF_ONE = 30.0, 5.0
 """The bound of one client: how many at once, and how many a second."""
 _AUDIT = 1000.0, 20.0
 OF_CLIENT = {
-    "access_rules_created": _AUDIT, "access_rules_deleted": _AUDIT, "administered": _AUDIT,
+    "access_rules_created": _AUDIT, "access_rules_deleted": _AUDIT, "admin_request": _AUDIT,
     "quotas_changed": _AUDIT, "user_changed": _AUDIT,
     "login": (100.0, 1.0), "login_revoked": (100.0, 1.0),
 }  # fmt: skip

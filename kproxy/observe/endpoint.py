@@ -80,8 +80,8 @@ class Endpoint:
         host, port = listening.getsockname()[:2]
         if self._config.authorizer != "none" and token is None and not host.startswith(_LOCAL):
             _log.warning(
-                "http_tells_anyone", listen=f"{host}:{port}",
-                hint="whoever reaches it is told names of queues and groups: give http_token_file",
+                "metrics_unprotected", listen=f"{host}:{port}",
+                hint="every client reads names of queues and groups there: give http_token_file",
             )  # fmt: skip
         _log.info("http_ready", listen=f"{host}:{port}", tls=self._config.http_tls_cert is not None)
         return thread

@@ -1,4 +1,4 @@
-"""The log of what was administered, by whom and from where, while access rules are in force.
+"""The log of admin requests, by whom and from where, while access rules are in force.
 
 Changes of rules and of users have events of their own, and so has what was refused for want of
 rights (`not_authorized`). `Floods` bounds what one client may have logged.
@@ -53,7 +53,7 @@ def _log_one(request: Request, code: int) -> None:
         return
     lists = [getattr(body, label, None) or () for label in _LISTS]
     _log.info(
-        "administered", api=ApiKey(request.header.api_key).name, principal=peer.principal,
+        "admin_request", api=ApiKey(request.header.api_key).name, principal=peer.principal,
         host=peer.host, listener=peer.listener, group=getattr(body, "group_id", None),
         count=sum(map(len, lists)), names=list(islice(_names(chain(*lists)), _NAMES_MAX)),
         error_code=code,

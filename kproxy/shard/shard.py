@@ -350,7 +350,7 @@ class Shard:
         except RowsFailed:
             pass  # the close tries again, and says why
         except LogFailed as error:
-            _log.error("rows_given_up", reason=str(error))
+            _log.error("rows_flush_abandoned", reason=str(error))
             self._give_up_rows()
         try:
             self.kv.close()

@@ -188,7 +188,7 @@ class TopicTailer:
                 note = _note(message.headers()) if value is None else None
                 records.append(Record(topic, offset, message.key() or b"", value, note))
             elif error.code() != UpstreamError._PARTITION_EOF:
-                _log.debug("follow_error", topic=topic, reason=error.str())
+                _log.debug("tail_error", topic=topic, reason=error.str())
                 continue
             reached = offset if error is not None else offset + 1
             if self._behind.get(topic, reached + 1) <= reached:
