@@ -86,8 +86,8 @@ class ServedListener:
         if not config.sasl and config.client_auth != "required":
             _log.warning(
                 "listener_lets_anyone_in", listener=self.name, listen=config.listen,
-                hint="whoever reaches it reads, writes and deletes all queues, unless authorizer"
-                " is acl; see Security in README",
+                hint="every client that reaches it reads, writes and deletes all queues, unless"
+                " authorizer is acl; see Security in README",
             )  # fmt: skip
 
     def look_after(self, now_s: float) -> None:

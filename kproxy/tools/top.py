@@ -257,7 +257,7 @@ def top_command(
     """Watch workers: rates, busiest queues and groups, lag, shards."""
     if token_file is not None and not addresses:
         raise CannotStart(
-            "whatever listens at the default port would be told the token: say with --http who"
+            "any process at the default port would get the token: say with --http which address"
             " is to have it"
         )
     token = None if token_file is None else token_file.read_text().strip()
