@@ -16,7 +16,6 @@ import pytest
 from tests.harness import ROOT
 
 OFFENDERS: dict[str, int] = {
-    "benchmarks": 106,
     "kproxy/delays": 43,
     "kproxy/fetching": 43,
     "kproxy/groups": 216,
