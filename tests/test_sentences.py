@@ -27,7 +27,6 @@ OFFENDERS: dict[str, int] = {
     "kproxy/shares": 145,
     "kproxy/transactions": 11,
     "kproxy/virtual": 382,
-    "spark_examples": 46,
     "tests": 87,
     "tests/as_installed": 1,
     "tests/clients": 102,
