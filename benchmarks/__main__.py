@@ -62,7 +62,7 @@ def main(quick: bool, runs: int | None, chosen: tuple[str, ...], results: Path) 
 
 
 def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...]) -> Iterator[Samples]:
-    """What each work found, as it ends."""
+    """Yield the samples of each work, as it ends."""
     if any(name in _WORKS for name in chosen):
         with all_servers(directory) as servers:
             for name, work in _WORKS.items():
@@ -80,7 +80,7 @@ def _measure(directory: Path, sizes: works.Sizes, chosen: tuple[str, ...]) -> It
 
 
 class _timed:  # noqa: N801
-    """Says what goes on, to standard error."""
+    """A note on standard error of the work that goes on."""
 
     def __init__(self, name: str) -> None:
         self._name = name

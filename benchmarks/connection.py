@@ -45,7 +45,7 @@ class NoSocket(asyncio.Transport):
 
 
 class Everybody:
-    """Lets every connection in."""
+    """A limiter that lets every connection in."""
 
     def register(self, connection: Connection) -> None: ...
 
@@ -57,7 +57,7 @@ def _rule(name: str, pattern: Pattern, op: Op, kind: Resource = Resource.TOPIC) 
 
 
 def _ruled(rules: int) -> Worker:
-    """A worker with so many rules: the client may write to `q-N` by one of them."""
+    """Return a worker with so many rules: the client may write to `q-N` by one of them."""
     worker = memory_worker(authorizer="acl")
     for number in range(rules - 2):
         pattern = Pattern.PREFIXED if number % 2 else Pattern.LITERAL
@@ -69,7 +69,7 @@ def _ruled(rules: int) -> Worker:
 
 
 async def _round(requests: int, queues: int, rules: int = 0) -> float:
-    """Microseconds of CPU for each request."""
+    """Return microseconds of CPU for each request."""
     worker = _ruled(rules) if rules else memory_worker()
     connection, transport = Connection(worker, Everybody()), NoSocket()
     connection.connection_made(transport)

@@ -33,7 +33,7 @@ _FLAGS = (
 
 
 def work(address: str, over: threading.Event) -> None:
-    """A load that comes and goes, and two groups, one of which is too slow."""
+    """Run a load that comes and goes, and two groups, one of which is too slow."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
     groups = [
         Consumer(
@@ -63,7 +63,7 @@ def work(address: str, over: threading.Event) -> None:
 
 
 def draw(seen: Prometheus, begin: float, end: float, picture: Path) -> None:
-    """All panels, as rows of four."""
+    """Draw all panels, as rows of four."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What delays cost: CPU of the server a record, from its Produce until readers can have it.
+"""The cost of delays: CPU of the server a record, from its Produce until readers can have it.
 
     python -m benchmarks.delays [--quick] [--rounds N] [--on-kafka]
 
@@ -32,7 +32,7 @@ from tests.wire import Wire, produce_values
 
 _IN_FLIGHT = 8
 _DELAY_MS = 500
-_TARGET = 3.0  # of what records take that do not wait
+_TARGET = 3.0  # for records that do not wait
 _UNDELAYED, _FIXED, _ONE_TIME, _MANY_TIMES = (
     "no delay", "fixed delay", "header, one time in a batch", "header, each its own time",
 )  # fmt: skip
@@ -45,7 +45,7 @@ _CONFIGS = {
 
 
 class Sizes(NamedTuple):
-    """By records of a batch how many batches are sent, and how often all of it is done."""
+    """The number of batches to send by records of a batch, and how often all of it is done."""
 
     batches: dict[int, int]
     rounds: int

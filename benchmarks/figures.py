@@ -1,4 +1,4 @@
-"""What is measured: names, units and targets; and what was measured, run by run."""
+"""The figures: names, units and targets; and the measured values, run by run."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ def most(bound: float) -> Target:
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds a rate here: the CPU that the client and the broker need themselves."""
+    """The limit of a rate here: the CPU that the client and the broker need themselves."""
 
     cpu: str  # the key of the figures of CPU
     records: float  # for which those figures hold; seconds
@@ -130,7 +130,7 @@ FIGURES = [
 ]  # fmt: skip
 
 Samples = dict[str, dict[str, list[float]]]
-"""By figure and server, a value for each run."""
+"""The values of each run, by figure and server."""
 
 
 def samples() -> Samples:
@@ -151,7 +151,7 @@ def middle(values: list[float]) -> Middle:
 
 
 def against(found: Samples, figure: Figure, server: str, of: str) -> Middle | None:
-    """A server's value, or its ratio or difference to Kafka in the same run."""
+    """Return a server's value, or its ratio or difference to Kafka in the same run."""
     mine, kafka = found[figure.key].get(server), found[figure.key].get(KAFKA)
     if not mine or (of != VALUE and not kafka):
         return None
@@ -162,7 +162,7 @@ def against(found: Samples, figure: Figure, server: str, of: str) -> Middle | No
 
 
 def reachable(found: Samples, figure: Figure, server: str) -> float | None:
-    """What a figure's target is held against, of a server that took no CPU itself; medians."""
+    """Return the value that a server without any CPU of its own would reach; medians."""
     limit, target = figure.limit, figure.targets.get(server)
     if limit is None or target is None:
         return None

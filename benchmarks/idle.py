@@ -11,7 +11,7 @@ _SHARDS = 32
 
 
 def idle(directory: Path, sizes: Sizes, found: Samples) -> None:
-    """On servers of its own: others have what their loads left to do."""
+    """Measure servers of its own: others are busy with leftovers of their loads."""
     with embedded(directory / "own", "never") as server:
         _measure(server, sizes, found)
     with kafka(directory / "broker") as broker:

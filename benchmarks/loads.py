@@ -39,7 +39,7 @@ def _admin(address: str) -> AdminClient:
 
 
 def make_queue(address: str, name: str) -> None:
-    """A topic of one partition; a topic of Kafka's, or a queue."""
+    """Make a topic of one partition; a topic of Kafka's, or a queue."""
     admin = _admin(address)  # gone, it answers nothing more
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
 
@@ -54,7 +54,8 @@ def drop(address: str, *names: str) -> None:
 def produce(
     address: str, queue: str, records: int, batch_bytes: int, *more: str
 ) -> tuple[float, float]:
-    """Records per second of Kafka's ProducerPerformance, with linger.ms=5; its seconds of CPU.
+    """Return records per second of Kafka's ProducerPerformance, with linger.ms=5; its seconds of
+    CPU.
 
     `more`: settings of the producer.
     """
@@ -72,13 +73,13 @@ def produce(
 
 
 def _children_cpu() -> float:
-    """Seconds of CPU of the clients that have ended: servers run on."""
+    """Return seconds of CPU of the clients that have ended: servers run on."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def consume(address: str, queue: str, records: int) -> float:
-    """Records per second of Kafka's ConsumerPerformance, from the oldest on."""
+    """Return records per second of Kafka's ConsumerPerformance, from the oldest on."""
     said = _run(
         "org.apache.kafka.tools.ConsumerPerformance", "--topic", queue,
         "--num-records", str(records), "--bootstrap-server", address, "--timeout", "60000",
@@ -91,7 +92,9 @@ def consume(address: str, queue: str, records: int) -> float:
 
 
 def share_consume(address: str, queue: str, group: str, records: int) -> float:
-    """Records per second of Kafka's ShareConsumerPerformance, the time of joining included."""
+    """Return records per second of Kafka's ShareConsumerPerformance, the time of joining
+    included.
+    """
     said = _run(
         "org.apache.kafka.tools.ShareConsumerPerformance", "--topic", queue, "--group", group,
         "--num-records", str(records), "--bootstrap-server", address, "--timeout", "60000",
@@ -104,12 +107,12 @@ def share_consume(address: str, queue: str, group: str, records: int) -> float:
 
 
 def java(command: str, *arguments: object) -> Iterator[dict[str, Any]]:
-    """What Load.java measures, as it says it."""
+    """Yield the measurements of Load.java, as it prints them."""
     return said(*_LOAD, command, *map(str, arguments))
 
 
 def said(*command: str) -> Iterator[dict[str, Any]]:
-    """Lines of JSON, as a program says them."""
+    """Yield lines of JSON, as a program prints them."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
         assert it.stdout
         assert it.stderr
@@ -133,7 +136,9 @@ class Round(NamedTuple):
 def wide(
     address: str, prefix: str, queues: int, rounds: int, each: int, more: int = 0
 ) -> Iterator[Round]:
-    """Rounds of one record to each queue, then of `more`, by Java producers of `each` queues."""
+    """Yield rounds of one record to each queue, then of `more`, by Java producers of `each`
+    queues.
+    """
     for told in java("wide", address, prefix, queues, rounds, each, more):
         yield Round(**told)
 
@@ -142,7 +147,9 @@ def wide(
 def following(
     address: str, prefix: str, queues: int, seconds: int, rate: int
 ) -> Iterator[dict[str, Any]]:
-    """A consumer of many queues; the block begins when it is steady, and then sees its count."""
+    """Run a consumer of many queues; the block begins when it is steady, and then sees its
+    count.
+    """
     told = java("follow", address, prefix, queues, seconds, rate)
     counted: dict[str, Any] = {}
     if "ready" not in next(told):
@@ -153,7 +160,7 @@ def following(
 
 
 def librdkafka(address: str, prefix: str, queues: int, rounds: int, each: int) -> Iterator[Round]:
-    """As `wide`, by librdkafka, in a process of its own."""
+    """Do as `wide`, by librdkafka, in a process of its own."""
     arguments = [address, prefix, *map(str, (queues, rounds, each))]
     for told in said(sys.executable, "-m", "benchmarks.loads", *arguments):
         yield Round(**told)

@@ -17,16 +17,16 @@ from tests.wire import Wire
 
 Serve = Callable[[], AbstractContextManager[Server]]
 _PREFIX = "million-"
-_QUEUES_A_PROGRAM = 100_000  # what Java's producers keep of them fills its memory
+_QUEUES_A_PROGRAM = 100_000  # more would fill the memory of Java's producers
 _HOT = 1_000
 _PRODUCERS_BEFORE = PRODUCERS_INLINE + 1
 _SETTLE_S = 300
 _QUIET_FOR_S = 15  # longer than the time between two publishings
-_QUIET = 0.05  # of a core
+_QUIET = 0.05  # a part of a core
 
 
 def million(directory: Path, sizes: Sizes, found: Samples) -> None:
-    """On servers of its own: all that others hold would be in their memory."""
+    """Measure servers of its own: the data of others would be in their memory."""
     _measure(EMBEDDED, lambda: embedded(directory / "own", "never"), sizes, found)
     shutil.rmtree(directory / "own")
     with kafka(directory / "broker") as broker:
@@ -40,7 +40,10 @@ def million(directory: Path, sizes: Sizes, found: Samples) -> None:
 
 
 def _envelopes(sizes: Sizes) -> int:
-    """A CREATE and an APPEND for each queue, and what _costs wrote."""
+    """Return the number of envelopes:
+
+    a CREATE and an APPEND for each queue, and those of _costs.
+    """
     hot = 2 * (_PRODUCERS_BEFORE + sizes.runs * sizes.hot_rounds)
     return 2 * sizes.million + _HOT + hot * _HOT
 
@@ -63,7 +66,7 @@ def _measure(name: str, serve: Serve, sizes: Sizes, found: Samples) -> None:
 
 
 def _costs(server: Server, sizes: Sizes) -> Iterator[float]:
-    """Seconds of CPU of producing to each of some queues, again and again; for each run.
+    """Yield seconds of CPU of producing to each of some queues, again and again; for each run.
 
     Each run has new producers, and a queue's row remembers the last ones: it is full before.
     """
@@ -96,7 +99,7 @@ def _ask(server: Server) -> None:
 
 
 def _until_served(server: Server) -> float:
-    """From the assignment of shards to when the last of them is served."""
+    """Return the seconds from the assignment of shards until the last of them is served."""
     times = {}
     for event in server.events("shards_assigned", "shard_served"):
         times[event["event"]] = datetime.fromisoformat(event["timestamp"])

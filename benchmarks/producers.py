@@ -1,4 +1,4 @@
-"""What many idempotent producers of one partition cost, and that each of them is known.
+"""The cost of many idempotent producers of one partition, and a check that each of them is known.
 
     python -m benchmarks.producers [--producers N] [--on-kafka] [--appends N]
 
@@ -29,7 +29,7 @@ from tests.wire import Wire, batch, produce_values
 Serve = Callable[[], AbstractContextManager[Server]]
 _FEW, _MANY = "few", "many"
 _IN_FLIGHT = 20
-_VERSION = 8  # whose answer has fixed places
+_VERSION = 8  # a version whose answer has fixed places
 _ANSWER = struct.Struct(">hq")
 _ANSWER_AT = 4 + 4 + 2 + 4 + 4  # and the queue's name
 _ROUNDS = 9
@@ -49,7 +49,7 @@ class Load:
         self._wire = Wire(host, int(port), 60)
 
     def send(self, queue: str, batches: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-        """(code, base offset) for each."""
+        """Yield (code, base offset) for each."""
         waiting = 0
         frame = b""
         for data in batches:
@@ -70,7 +70,7 @@ class Load:
 
 
 def _batches(producers: Iterable[int], sequence: dict[int, int], ahead: int = 0) -> Iterator[bytes]:
-    """The next of each producer, or with `ahead` another one, which is not noted."""
+    """Yield the next batch of each producer, or with `ahead` another one, which is not noted."""
     for pid in producers:
         at = sequence.get(pid, 0)
         yield batch(b"a value of a device", producer_id=pid, epoch=0, sequence=at + ahead)
@@ -79,7 +79,7 @@ def _batches(producers: Iterable[int], sequence: dict[int, int], ahead: int = 0)
 
 
 def _known(load: Load, producers: int, sequence: dict[int, int], offsets: dict[int, int]) -> None:
-    """Each is told where its last batch lies, and that it has left one out."""
+    """Check that each is told where its last batch lies, and that it has left one out."""
     again = load.send(_MANY, _batches(range(producers), sequence, -1))
     found = [offset if not code else -1 for code, offset in again]
     wrong = sum(offset != offsets[pid] for pid, offset in enumerate(found))
@@ -92,7 +92,7 @@ def _known(load: Load, producers: int, sequence: dict[int, int], offsets: dict[i
 
 def _cost(server: Server, load: Load, producers: int, sequences: list[dict[int, int]],
           offsets: dict[int, int], appends: int) -> None:  # fmt: skip
-    """In turns, of producers at random: what else the machine does meets both alike."""
+    """Measure in turns, of producers at random: other work of the machine meets both alike."""
     spent: dict[str, list[float]] = {_FEW: [], _MANY: []}
     rng = random.Random(1)
     for _ in range(_ROUNDS):

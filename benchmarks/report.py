@@ -1,4 +1,4 @@
-"""What was measured, as a table, as JSON and as a picture."""
+"""The results, as a table, as JSON and as a picture."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _SERVERS = (KAFKA, ON_KAFKA, EMBEDDED, SYNCED)
 
 
 def machine() -> dict[str, str]:
-    """What the numbers hold for."""
+    """Return the machine and versions that the numbers hold for."""
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
          if line.startswith("model name")),
@@ -46,14 +46,16 @@ def machine() -> dict[str, str]:
 
 
 def _built() -> str:
-    """How the interpreter was made faster when it was built: a quarter of its speed and more."""
+    """Return how the interpreter was made faster when it was built: a quarter of its speed and
+    more.
+    """
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
     parts = (("--enable-optimizations", "PGO"), ("--with-lto", "LTO"))
     return ", ".join(f"{'with' if flag in flags else 'without'} {name}" for flag, name in parts)
 
 
 def number(value: float) -> str:
-    """Three figures that matter."""
+    """Return a number with the three figures that matter."""
     if abs(value) >= 100:
         return f"{round(value, -max(0, len(str(int(abs(value)))) - 3)):,.0f}"
     return f"{value:.3g}"
@@ -66,7 +68,7 @@ def spread(found: Middle) -> str:
 
 
 def compared(found: Samples, figure: Figure, server: str) -> tuple[str, bool | None]:
-    """A cell: the value, against Kafka's where that is what counts; whether the target is met."""
+    """Return a cell: the value, or its relation to Kafka's; and whether the target is met."""
     value = against(found, figure, server, VALUE)
     if value is None:
         return "", None
@@ -88,7 +90,7 @@ _MET = {None: "", True: " ✓", False: " ✗"}
 
 
 def bounded(found: Samples, figure: Figure, server: str) -> str:
-    """Of a missed target: what bounds the figure, where even a server without cost missed it."""
+    """Return the bound of a missed target, where even a server without cost missed it."""
     most, target = reachable(found, figure, server), figure.targets[server]
     if most is None or target.met(most):
         return _MET[False]
@@ -96,7 +98,10 @@ def bounded(found: Samples, figure: Figure, server: str) -> str:
 
 
 def table(found: Samples) -> str:
-    """GitHub's Markdown: medians, in brackets between what the runs lay; targets and misses."""
+    """Return GitHub's Markdown:
+
+    medians, in brackets between what the runs lay; targets and misses.
+    """
     lines = [
         "| " + " | ".join(["", *_SERVERS, "target"]) + " |",
         "|---" + "|---:" * len(_SERVERS) + "|---|",
@@ -119,7 +124,7 @@ _SHORT = ("produce_16k", "produce_256k", "consume", "p50", "again", "follow")
 
 
 def short_table(found: Samples) -> str:
-    """Six rows of medians for the README, without targets."""
+    """Return six rows of medians for the README, without targets."""
     servers = (KAFKA, ON_KAFKA, EMBEDDED)
     lines = ["| " + " | ".join(["", *servers]) + " |", "|---" + "|---:" * len(servers) + "|"]
     titles = {"again": "a record to each of many queues, Java"}
@@ -133,7 +138,7 @@ def short_table(found: Samples) -> str:
 
 
 class Results(NamedTuple):
-    """What figures.json holds."""
+    """The content of figures.json."""
 
     machine: dict[str, str]
     sizes: Sizes
@@ -141,7 +146,7 @@ class Results(NamedTuple):
 
 
 def told(results: Results) -> str:
-    """The table, and what it holds for."""
+    """Return the table, and the machine that it holds for."""
     here = results.machine
     versions = ", ".join(
         f"{name} {here[name]}" for name in ("Kafka", "Java", "Python", "confluent-kafka")
@@ -155,7 +160,7 @@ def told(results: Results) -> str:
 
 
 def write(directory: Path, found: Samples, sizes: Sizes) -> None:
-    """table.md, figures.json and figures.png in the directory."""
+    """Write table.md, figures.json and figures.png in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     results = Results(machine(), sizes, found)
     (directory / "table.md").write_text(told(results))
@@ -165,7 +170,7 @@ def write(directory: Path, found: Samples, sizes: Sizes) -> None:
 
 
 def read(directory: Path) -> Results:
-    """What was written there."""
+    """Read the results of a directory."""
     values = json.loads((directory / "figures.json").read_text())
     found = samples()
     for key, servers in values["samples"].items():
@@ -174,7 +179,7 @@ def read(directory: Path) -> Results:
 
 
 def earlier(directory: Path, sizes: Sizes) -> Samples:
-    """What was written there before, by this machine, with these versions and sizes."""
+    """Return earlier results, by this machine, with these versions and sizes."""
     if (directory / "figures.json").exists():
         values = json.loads((directory / "figures.json").read_text())
         if (values["machine"], values["sizes"]) == (machine(), vars(sizes)):
@@ -183,7 +188,7 @@ def earlier(directory: Path, sizes: Sizes) -> Samples:
 
 
 def draw(path: Path, found: Samples) -> None:
-    """Each figure as a fraction of its target: right of the line is better than asked."""
+    """Draw each figure as a fraction of its target: right of the line is better than asked."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -220,7 +225,7 @@ def draw(path: Path, found: Samples) -> None:
 
 
 def _score(found: Samples, figure: Figure, server: str) -> float:
-    """How many times as good as its target a figure is."""
+    """Return how many times as good as its target a figure is."""
     target = figure.targets[server]
     if target.of == DIFFERENCE:
         mine, kafka = (against(found, figure, name, VALUE) for name in (server, KAFKA))

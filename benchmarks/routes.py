@@ -35,7 +35,7 @@ Write = Callable[[str, str, int], None]
 
 
 def librdkafka(address: str, entrance: str, queues: int) -> None:
-    """In a process of its own: its callbacks would share this one's interpreter."""
+    """Write in a process of its own: its callbacks would share this one's interpreter."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.routes", "--write", address, entrance, str(queues)],
         check=False, capture_output=True, text=True, timeout=_PATIENCE_S,
@@ -76,19 +76,19 @@ CLIENTS: dict[str, Write] = {"librdkafka": librdkafka, "Java": java}
 
 
 def make(address: str, name: str, **configs: str) -> None:
-    """A queue with these settings."""
+    """Make a queue with these settings."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
     made = [NewTopic(name, 1, 1, config={k.replace("_", "."): v for k, v in configs.items()})]
     admin.create_topics(made)[name].result(60)
 
 
 def entrance(address: str, name: str) -> None:
-    """An entrance to queues that begin with its name."""
+    """Make an entrance to queues that begin with its name."""
     make(address, name, kproxy_route_to=name + "-{key}", kproxy_route_unroutable=name + ".lost")
 
 
 def through(server: Server, write: Write, name: str, queues: int) -> tuple[float, float]:
-    """(records a second, kproxy's CPU in µs a record) for one record to each queue."""
+    """Return (records a second, kproxy's CPU in µs a record) for one record to each queue."""
     before, cpu = server.counters()["routed"], server.cpu()
     began = time.monotonic()
     write(server.address, name, queues)
@@ -101,7 +101,9 @@ def through(server: Server, write: Write, name: str, queues: int) -> tuple[float
 
 
 def reading(server: Server, name: str) -> tuple[float, float]:
-    """Records a second of a plain queue, and of an entrance while records pass through it."""
+    """Return records a second of a plain queue, and of an entrance while records pass through
+    it.
+    """
     make(server.address, f"{name}-plain")
     entrance(server.address, f"{name}-in")
     for queue in (f"{name}-plain", f"{name}-in"):

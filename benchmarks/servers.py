@@ -29,19 +29,19 @@ class Server:
     name: str
     address: str
     process: psutil.Process
-    served: Served | None = None  # where it is kproxy
+    served: Served | None = None  # None for Kafka
     broker: psutil.Process | None = None  # the Kafka behind it
 
     def cpu(self) -> float:
-        """Seconds of CPU so far, of the process that clients are connected to."""
+        """Return seconds of CPU so far, of the process that clients are connected to."""
         return _cpu(self.process)
 
     def broker_cpu(self) -> float:
-        """Seconds of CPU so far, of the Kafka behind it."""
+        """Return seconds of CPU so far, of the Kafka behind it."""
         return _cpu(self.broker) if self.broker else 0.0
 
     def counters(self) -> dict[str, int]:
-        """What kproxy has counted since its start."""
+        """Return the counts of kproxy since its start."""
         assert self.served
         seen = len(self.events("counters"))
         self.process.send_signal(signal.SIGUSR1)
@@ -49,12 +49,12 @@ class Server:
         return self.events("counters")[-1]
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """What kproxy logged of that."""
+        """Return kproxy's log events of these names."""
         assert self.served
         return [event for event in list(self.served.events) if event["event"] in names]
 
     def rss_mb(self) -> float:
-        """Resident memory in MB (10**6 bytes)."""
+        """Return resident memory in MB (10**6 bytes)."""
         return float(self.process.memory_info().rss / 1e6)
 
 
@@ -69,7 +69,7 @@ _AS_SHIPPED = ("--group-initial-rebalance-delay-ms", "0")  # as in the broker's 
 
 @contextmanager
 def kafka(directory: Path) -> Iterator[Kafka]:
-    """A broker with the settings that Kafka ships."""
+    """Run a broker with the settings that Kafka ships."""
     directory.mkdir(parents=True)
     broker = Kafka(directory, *_BROKER)
     try:
@@ -80,7 +80,7 @@ def kafka(directory: Path) -> Iterator[Kafka]:
 
 @contextmanager
 def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> Iterator[Server]:
-    """One worker on that broker."""
+    """Run one worker on that broker."""
     worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=shards, prefix=prefix)
     with worker.running(_READY_S):
         (served_,) = worker.workers
@@ -90,7 +90,7 @@ def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> It
 
 @contextmanager
 def embedded(directory: Path, sync: str) -> Iterator[Server]:
-    """kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
+    """Run kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
     name = EMBEDDED if sync == "never" else SYNCED
     with served(directory, "--sync", sync, *_AS_SHIPPED, by_exec=True) as process:
         yield Server(name, process.address, psutil.Process(process.process.pid), process)
@@ -98,7 +98,9 @@ def embedded(directory: Path, sync: str) -> Iterator[Server]:
 
 @contextmanager
 def all_servers(directory: Path) -> Iterator[dict[str, Server]]:
-    """By name: Kafka itself, kproxy on it, and kproxy embedded, without and with fsync."""
+    """Run Kafka itself, kproxy on it, and kproxy embedded, without and with fsync; yield them by
+    name.
+    """
     with ExitStack() as stack:
         broker = stack.enter_context(kafka(directory / "kafka"))
         direct = Server(KAFKA, broker.address, psutil.Process(broker.process.pid))

@@ -76,7 +76,7 @@ def _produced(wire: Wire, sent: int) -> None:
 
 
 def from_the_start(wire: Wire, group: str) -> None:
-    """The group reads what is there already."""
+    """Have the group read from the start of the queue."""
     config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
     resource = {"resource_type": _GROUP, "resource_name": group, "configs": [config]}
     values = {"resources": [resource], "validate_only": False}
@@ -88,7 +88,7 @@ class Member:
     """One member, its connection and its share session."""
 
     def __init__(self, at: Place, group: str, records: int, control: Wire) -> None:
-        """`records`: how many it asks for at once; `control`: where its heartbeats go."""
+        """Take `records`: how many it asks for at once; `control`: where its heartbeats go."""
         self.at, self.group = at, group
         self._control = control
         self.wire = at.wire()
@@ -105,7 +105,7 @@ class Member:
     # -- membership
 
     def join(self) -> None:
-        """Until it has the queue's partition."""
+        """Send heartbeats until it has the queue's partition."""
         end = time.monotonic() + _WITHIN_S
         while True:
             answer = self._heartbeat(self._beat, (self.at.queue,) if not self._beat else None)
@@ -165,7 +165,7 @@ class Member:
         return _acquired(self.wire.receive_frame())
 
     def read(self) -> bytes | None:
-        """The whole frame that has come by now, if any."""
+        """Return the whole frame that has come by now, if any."""
         more = self.wire.socket.recv(1 << 20)
         if not more:
             raise ConnectionError("the server closed the connection")
@@ -179,7 +179,7 @@ class Member:
 
 
 def _acquired(frame: bytes) -> list[Range]:
-    """What a ShareFetch response gives of its only partition. Nothing may be refused in it."""
+    """Return the ranges of a ShareFetch response's only partition. Nothing may be refused in it."""
     if _CODE.unpack_from(frame, _CODE_AT)[0]:
         raise RuntimeError(decode_response(ApiKey.SHARE_FETCH, VERSION, frame))
     if frame[_TOPICS_AT] < 2:
@@ -206,7 +206,7 @@ def _check_accepted(frame: bytes) -> None:
 
 @contextmanager
 def members(at: Place, group: str, count: int, records: int) -> Iterator[list[Member]]:
-    """So many members of a group that reads the queue from its start."""
+    """Run so many members of a group that reads the queue from its start."""
     with at.wire() as wire, ExitStack() as stack:
         from_the_start(wire, group)
         found = []

@@ -1,4 +1,4 @@
-"""What the fold takes for share groups, over a real store, in this process.
+"""The cost of share groups in the fold, over a real store, in this process.
 
     python -m benchmarks.share_fold
 
@@ -64,7 +64,7 @@ class Shard:
         self._next = 0
 
     def apply(self, envelope: Envelope) -> float:
-        """How many microseconds it took, with the write of the rows."""
+        """Apply an envelope; return how many microseconds it took, with the write of the rows."""
         place = LogLocation(0, self._next * 200, len(envelope.body))
         began = time.thread_time()
         self._fold.apply(self._next, envelope, place)

@@ -1,4 +1,4 @@
-"""What share groups take: to acquire records of 100 bytes and accept them.
+"""The cost of share groups: to acquire records of 100 bytes and accept them.
 
     python -m benchmarks.shares [--quick] [--rounds N]
 
@@ -6,11 +6,11 @@ prints a table after some minutes: Kafka's share groups, kproxy on that Kafka, a
 in turn on one machine. The members' requests are encoded by hand and sent from one thread
 (`benchmarks.share_client`), as stock clients take more CPU than the servers. A member asks for 500
 records of a queue whose batches have 500, or for one where each batch has one; it accepts them with
-its next fetch. It asks for 1 MB, or 2 KB for one record: Kafka looks at all batches of what is
-asked for each time, which costs it milliseconds a record with the 50 MB of Java's consumer. How
-long a record takes is from its Produce until a ShareAcknowledge is answered, of a member that waits
-for it. The last rows are Kafka's own ShareConsumerPerformance, a Java consumer. Medians of the
-rounds; the first round is not counted.
+its next fetch. It asks for 1 MB, or 2 KB for one record: Kafka looks at all requested batches each
+time, which costs it milliseconds a record with the 50 MB of Java's consumer. How long a record
+takes is from its Produce until a ShareAcknowledge is answered, of a member that waits for it. The
+last rows are Kafka's own ShareConsumerPerformance, a Java consumer. Medians of the rounds; the
+first round is not counted.
 """
 
 import argparse
@@ -35,11 +35,13 @@ from tests.wire import batch, produce_values
 
 _MANY = 500  # records of a batch, and what a member asks for
 _SETTLED_S = 0.003  # a fetch that was sent waits at the server by then
-_TARGETS = {ON_KAFKA: 0.8, EMBEDDED: 1.0}  # of Kafka's rate
+_TARGETS = {ON_KAFKA: 0.8, EMBEDDED: 1.0}  # parts of Kafka's rate
 
 
 class Sizes(NamedTuple):
-    """How many records each work takes, and how many of them are first taken uncounted."""
+    """The number of records that each work takes, and how many of them are first taken
+    uncounted.
+    """
 
     batched: int
     single: int
@@ -83,7 +85,7 @@ class Bench:
         return f"shares-{self._groups}"
 
     def _cost(self, records: int, work: Callable[[], float]) -> Measured:
-        """`work` says how many seconds it took."""
+        """Measure a work; `work` returns how many seconds it took."""
         server = self.server
         cpu, broker = server.cpu(), server.broker_cpu()
         seconds = work()
@@ -91,13 +93,13 @@ class Bench:
         return Measured(records / seconds, cpu / records * 1e6, broker / records * 1e6)
 
     def taken(self, count: int, each: int) -> Measured:
-        """By so many members, so many records at once."""
+        """Measure so many members that take so many records at once."""
         records = self.sizes.batched if each == _MANY else self.sizes.single
         with members(self._queues[each], self._group(), count, each) as some:
             return self._cost(records, lambda: drive(some, records))
 
     def timed(self) -> Measured:
-        """One record after another, from its Produce until it is acknowledged."""
+        """Measure one record after another, from its Produce until it is acknowledged."""
         name = f"shares-timed-{self._group()}"
         loads.make_queue(self.server.address, name)
         at, milliseconds = place(self.server.address, name), []
@@ -128,7 +130,7 @@ class Bench:
         return cost._replace(p50_ms=cuts[49], p99_ms=cuts[98])
 
     def java(self) -> Measured:
-        """Kafka's own tool, with its consumer as it comes."""
+        """Measure Kafka's own tool, with its consumer as it comes."""
         at, group = self._queues[_MANY], self._group()
         with at.wire() as wire:
             from_the_start(wire, group)
@@ -150,7 +152,7 @@ _WORKS: dict[str, Callable[[Bench], Measured]] = {
 
 
 def _measure(servers: dict[str, Server], sizes: Sizes) -> dict[tuple[str, str], list[Measured]]:
-    """By work and server, of each round."""
+    """Return the measurements of each round, by work and server."""
     benches = {name: Bench(server, sizes) for name, server in servers.items()}
     found: dict[tuple[str, str], list[Measured]] = {}
     for number in range(sizes.rounds + 1):  # the first one warms up
@@ -168,7 +170,7 @@ def _median(some: list[Measured]) -> Measured:
 
 
 def _shown(work: str, name: str, found: dict[tuple[str, str], list[Measured]]) -> list[str]:
-    """A row: the figure, its ratio to Kafka's, CPU of a record."""
+    """Return a row: the figure, its ratio to Kafka's, CPU of a record."""
     it, kafka = _median(found[work, name]), _median(found[work, KAFKA])
     if it.p50_ms:
         figure = f"p50 {it.p50_ms:.3g} ms, p99 {it.p99_ms:.3g} ms"

@@ -46,7 +46,7 @@ def _cpu(*processes: psutil.Process) -> float:
 
 
 def _passed(server: Server, queues: int) -> str:
-    """An entrance through which a record went to each of so many queues."""
+    """Make an entrance through which a record went to each of so many queues."""
     name = f"in-{queues}"
     admin = AdminClient({"bootstrap.servers": server.address})
     config = {"kproxy.route.to": f"to-{queues}-{{key}}", "kproxy.route.unroutable": f"{name}.lost"}

@@ -1,4 +1,4 @@
-"""What TLS costs: produce over TLS beside produce without, on one embedded kproxy (no fsync).
+"""The cost of TLS: produce over TLS beside produce without, on one embedded kproxy (no fsync).
 
     python -m benchmarks.tls [--quick] [--rounds N]
 
@@ -36,7 +36,8 @@ _PLAIN, _TLS = "plaintext", "TLS"
 _SIZES = (16 << 10, 256 << 10)
 _BY_HAND, _LIBRDKAFKA, _JAVA = "by hand", "librdkafka", "Java"
 _WORKS = _BY_HAND, _LIBRDKAFKA, _JAVA
-_LARGE_BYTES = 1000  # of a record: of smaller ones confluent-kafka's own CPU is most there is
+# Bytes of a record: with smaller ones confluent-kafka's own CPU is most there is
+_LARGE_BYTES = 1000
 _WAITING_MAX = 50_000
 
 

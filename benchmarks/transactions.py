@@ -1,11 +1,11 @@
-"""What a transaction costs, by how many queues it writes to.
+"""The cost of a transaction, by how many queues it writes to.
 
     python -m benchmarks.transactions [--quick]
 
 prints a table after several minutes: how long a transaction takes from `begin_transaction` until
 `commit_transaction` returns, with one record of 100 bytes to each of its queues, and the CPU of the
 server for it. librdkafka is the client; its transactions are of version 1. The first transaction is
-not counted: it makes the queues known. Of ten thousand queues librdkafka itself takes most of the
+not counted: it makes the queues known. With ten thousand queues librdkafka itself takes most of the
 time: compare CPU there. Kafka has topics instead of queues, and none of that many.
 """
 
@@ -32,7 +32,7 @@ _AT_ONCE = 500  # queues that are made in a request
 
 
 class Size(NamedTuple):
-    """How many queues a transaction writes to, and how many transactions are measured."""
+    """The number of queues that a transaction writes to, and of transactions that are measured."""
 
     queues: int
     times: int
@@ -69,7 +69,7 @@ def _make(address: str, names: list[str]) -> None:
 
 
 def _transaction(producer: Producer, names: list[str]) -> float:
-    """One of them; its milliseconds."""
+    """Run one of them; return its milliseconds."""
     began = time.perf_counter()
     producer.begin_transaction()
     for name in names:
@@ -79,7 +79,7 @@ def _transaction(producer: Producer, names: list[str]) -> float:
 
 
 def measure(server: Server, size: Size) -> Cost:
-    """Transactions one after another, once their queues are known."""
+    """Measure transactions one after another, once their queues are known."""
     names = _names(size)
     _make(server.address, names)
     producer = Producer(
@@ -89,7 +89,7 @@ def measure(server: Server, size: Size) -> Cost:
     )  # fmt: skip
     producer.init_transactions(_WAIT_S)
     _transaction(producer, names)
-    time.sleep(1)  # what its end left to do is not of the next ones
+    time.sleep(1)  # its leftover work does not belong to the next ones
     cpu, broker = server.cpu(), server.broker_cpu()
     milliseconds = [_transaction(producer, names) for _ in range(size.times)]
     cpu, broker = server.cpu() - cpu, server.broker_cpu() - broker

@@ -13,7 +13,7 @@ from benchmarks.servers import EMBEDDED, KAFKA, ON_KAFKA, SYNCED, Server
 ALL = (KAFKA, ON_KAFKA, EMBEDDED, SYNCED)
 QUEUES = (ON_KAFKA, EMBEDDED)
 _ROUNDS = ("new", "again")
-# What Java's producer and librdkafka keep of each topic makes each new one dearer.
+# Java's producer and librdkafka keep data of each topic, which makes each new one dearer.
 QUEUES_A_PRODUCER = 1_000
 
 _names = itertools.count()
@@ -21,7 +21,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each work."""
+    """The size of each work."""
 
     runs: int
     produce: int
@@ -50,7 +50,7 @@ QUICK = Sizes(
 
 
 def _turns(runs: int, names: tuple[str, ...]) -> Iterator[str]:
-    """Servers in turn, each run beginning with another."""
+    """Yield servers in turn, each run beginning with another."""
     for run in range(runs):
         shift = run % len(names)
         yield from names[shift:] + names[:shift]
@@ -68,7 +68,9 @@ class Used:
         self._before = server.cpu(), server.broker_cpu()
 
     def note(self, found: Samples, key: str, client: float, units: float) -> None:
-        """A sample of each since the last one, for so many units of work; with the client's."""
+        """Note a sample of each since the last one, for so many units of work; with the
+        client's.
+        """
         server = self._server
         now = server.cpu(), server.broker_cpu()
         own, broker = (after - before for after, before in zip(now, self._before, strict=True))
@@ -80,7 +82,7 @@ class Used:
 
 
 def produce(servers: dict[str, Server], sizes: Sizes, found: Samples, size: int) -> None:
-    """Kafka's own tool into one new topic: how fast, and what CPU the server had."""
+    """Run Kafka's own tool into one new topic: how fast, and what CPU the server had."""
     key = f"{size >> 10}k"
     for name in (*ALL, KAFKA):  # not counted: what Java compiles while it runs for the first time
         queue = _new(servers[name])
@@ -101,7 +103,7 @@ def produce(servers: dict[str, Server], sizes: Sizes, found: Samples, size: int)
 
 
 def _new(server: Server) -> str:
-    """A new topic's name."""
+    """Return a new topic's name."""
     queue = _name()
     loads.make_queue(server.address, queue)
     return queue
@@ -116,7 +118,7 @@ def produce_256k(servers: dict[str, Server], sizes: Sizes, found: Samples) -> No
 
 
 def consume(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """Kafka's own tool reads what Kafka's own tool wrote."""
+    """Read with Kafka's own tool the records that Kafka's own tool wrote."""
     queue, names = _name(), (KAFKA, ON_KAFKA, EMBEDDED)
     for name in names:
         loads.make_queue(servers[name].address, queue)
@@ -129,7 +131,7 @@ def consume(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
 
 
 def latency(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """From send() to the answer, of a Java producer."""
+    """Measure from send() to the answer, of a Java producer."""
     queue = _name()
     for name in ALL:
         loads.make_queue(servers[name].address, queue)
@@ -142,7 +144,7 @@ def latency(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
 
 
 def wide(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """New queues, then the same again, then all of them read by one consumer."""
+    """Write to new queues, then the same again, then read all of them with one consumer."""
     count = sizes.queues
     for name in _turns(sizes.runs, QUEUES):
         server, prefix = servers[name], _name()
@@ -169,7 +171,7 @@ def _rounds(
 
 
 def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """The same, of a client that sends a request for each partition."""
+    """Do the same with a client that sends a request for each partition."""
     count = sizes.queues_librdkafka
     for name in _turns(sizes.runs, QUEUES):
         told = loads.librdkafka(servers[name].address, _name(), count, 2, QUEUES_A_PRODUCER)
@@ -177,7 +179,7 @@ def wide_librdkafka(servers: dict[str, Server], sizes: Sizes, found: Samples) ->
 
 
 def follow(servers: dict[str, Server], sizes: Sizes, found: Samples) -> None:
-    """The CPU of a worker with a consumer of many queues of which few have news."""
+    """Measure the CPU of a worker with a consumer of many queues of which few have news."""
     queues, rate, prefix = sizes.follow, 10, _name()
     for name in QUEUES:
         list(loads.wide(servers[name].address, prefix, queues, 1, QUEUES_A_PRODUCER))

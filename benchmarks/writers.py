@@ -62,7 +62,7 @@ def kafka_python(address: str, names: list[str]) -> None:
 def _rates(
     write: Callable[[str, list[str]], None], address: str, prefix: str, queues: int, each: int
 ) -> list[float]:
-    """Records a second of the first record to each queue, and of the next."""
+    """Return records a second of the first record to each queue, and of the next."""
     rates = []
     for _ in range(2):
         began = time.monotonic()
@@ -73,7 +73,7 @@ def _rates(
 
 
 def _java(address: str, prefix: str, each: int) -> list[float]:
-    """Its producers stay: starting Java for each would be what is measured."""
+    """Return the rates of producers that stay: starting Java for each would be measured else."""
     return [_JAVA_QUEUES / r.seconds for r in loads.wide(address, prefix, _JAVA_QUEUES, 2, each)]
 
 

@@ -61,7 +61,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kproxy")
 def cli() -> None:
-    """Millions of queues behind the Kafka protocol."""
+    """Serve millions of queues behind the Kafka protocol."""
     os.umask(os.umask(_NOT_MINE) | _NOT_MINE)
 
 

@@ -21,8 +21,10 @@ else:
 
 
 _SWITCH_S = 0.001
-"""How long a thread that computes keeps the event loop from going on: 5 ms are Python's own, and an
-answer waits so long several times."""
+"""The seconds for which a thread that computes keeps the event loop from going on.
+
+Python's own are 5 ms, and an answer waits so long several times.
+"""
 
 
 def run(config: Config | None) -> None:

@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 _RESTART_S = 0.5
 _RESTART_S_MAX = 10.0
-_STEADY_S = 10.0  # who lives so long had started well
+_STEADY_S = 10.0  # a worker that lives so long had started well
 SUPERVISED = "--supervised"
 COMMAND = (sys.executable, "-m", "kproxy", "serve", SUPERVISED)
 
@@ -39,10 +39,10 @@ Address = tuple[str, int]
 
 
 def instructions(config: Config, index: int) -> bytes:
-    """What worker `index` reads from its standard input: a line, as command lines are seen by all.
+    """Return the line that worker `index` reads from its standard input: command lines are public.
 
-    Its settings, and the addresses of all workers. A default stays unsaid: a setting may be refused
-    where somebody has given it.
+    It has its settings, and the addresses of all workers. A default stays unsaid: a setting may be
+    refused where somebody has given it.
     """
     host, port = config.listen_address
     name, advertised = config.advertised_address
@@ -63,7 +63,7 @@ def instructions(config: Config, index: int) -> bytes:
 
 
 def instructed() -> tuple[Config, list[Address]]:
-    """This worker's settings, and the addresses of all workers, from standard input."""
+    """Return this worker's settings, and the addresses of all workers, from standard input."""
     line = b""
     while not line.endswith(b"\n"):
         if not (more := os.read(0, 1 << 16)):
@@ -74,7 +74,7 @@ def instructed() -> tuple[Config, list[Address]]:
 
 
 class Supervisor:
-    """Keeps the workers of one machine running until told to stop."""
+    """A supervisor that keeps the workers of one machine running until told to stop."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -85,7 +85,7 @@ class Supervisor:
         self._ended = anyio.Event()
 
     async def run(self) -> None:
-        """Raises CannotGoOn where a worker refuses to start, CannotStart."""
+        """Run the workers. Raises CannotGoOn where a worker refuses to start, CannotStart."""
         directory, watch = self._config.data_dir, LoopWatch(Histogram())
         watch.on_turn = self._manager.turned
         with locked(directory):
@@ -107,7 +107,10 @@ class Supervisor:
         self._ended.set()
 
     async def _drain_asked(self, asked: Asked) -> dict[str, Any]:
-        """Of all workers here. Each has a socket of its own, too; who ends is started again."""
+        """Drain all workers here.
+
+        Each has a socket of its own, too; one that ends is started again.
+        """
         self._stop_all()
         await self._ended.wait()
         return {}

@@ -34,7 +34,10 @@ def counted(frame: DataFrame, window: str, watermark: str) -> DataFrame:
 
 
 def summaries(counts: DataFrame, summary: str, batch_id: int) -> DataFrame:
-    """A record for each window and queue: key `queue|start`, value JSON, time the window's end."""
+    """Return a record for each window and queue.
+
+    Its key is `queue|start`, its value JSON, its time the window's end.
+    """
     said = F.struct("queue", "start", "end", "records", "bytes")
     return counts.select(
         F.lit(summary).alias("topic"),
@@ -58,7 +61,7 @@ def exists(server: str, options: dict[str, str], queue: str) -> bool:
 
 
 def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str]) -> DataFrame:
-    """Those of a batch's rows that an attempt at it before did not write."""
+    """Return the rows of a batch that an earlier attempt at it did not write."""
     if not exists(server, options, summary):
         return rows
     asked = pipeline.of_clients(options) | {"subscribe": summary}

@@ -18,7 +18,7 @@ SORTED = ("queue", "partition", "offset")
 
 
 def archived(frame: DataFrame, buckets: int) -> DataFrame:
-    """Rows of Spark's Kafka source as the archive keeps them."""
+    """Return rows of Spark's Kafka source as the archive keeps them."""
     return frame.withColumn("event_time", pipeline.event_time()).select(
         F.col("topic").alias("queue"),
         "partition",

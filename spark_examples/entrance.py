@@ -39,7 +39,10 @@ def make(given: dict[str, Any], queue: str, to: str) -> None:
 
 
 def _settings(given: dict[str, Any], queue: str) -> tuple[str, str]:
-    """Its template, and its queue for what that names none for. Raises ClickException."""
+    """Return its template, and its queue for records that the template names none for.
+
+    Raises ClickException.
+    """
     admin = secured.admin(given["server"], given["options"])
     resource = ConfigResource(ResourceType.TOPIC, queue)
     try:
@@ -52,7 +55,7 @@ def _settings(given: dict[str, Any], queue: str) -> tuple[str, str]:
 
 
 def name_of(template: str) -> Column:
-    """The name that a template makes of a row's key and headers, or null."""
+    """Return the name that a template makes of a row's key and headers, or null."""
     prefix, *rest = re.split(r"\{([^{}]*)\}", template)
     parts = [F.lit(prefix)]
     for field, behind in zip(rest[::2], rest[1::2], strict=True):
@@ -66,15 +69,15 @@ def name_of(template: str) -> Column:
 
 
 def _last(header: str) -> Column:
-    """The value of the last header of a name, or null."""
+    """Return the value of the last header of a name, or null."""
     named = F.filter("headers", lambda one: one["key"] == header)
     return F.try_element_at(named, F.lit(-1))["value"]
 
 
 def passed_on(frame: DataFrame, given: dict[str, Any], queue: str) -> DataFrame:
-    """Rows of an entrance, `topic` being the queue that each was passed on to.
+    """Return rows of an entrance, `topic` being the queue that each was passed on to.
 
-    Partition and offset are those that it has in the entrance: they order a queue's rows as well.
+    Partition and offset are the entrance's: they order a queue's rows as well.
     """
     template, lost = _settings(given, queue)
     named = name_of(template)

@@ -26,7 +26,7 @@ class File(NamedTuple):
 
 
 def living(found: list[File]) -> list[File]:
-    """Of one directory's files those to be read, in order of their batches."""
+    """Return the files of one directory that are to be read, in order of their batches."""
     alive: list[File] = []
     for file in sorted(found, key=lambda file: (file.first, -file.last)):
         if not alive or file.last > alive[-1].last:
@@ -57,7 +57,7 @@ class Files:
             )
 
     def read(self) -> DataFrame:
-        """Every row, once."""
+        """Return every row, once."""
         paths = [file.path for file in self._living()]
         if not paths:
             pipeline.fail(f"no Parquet files in {self.directory}: run archive.py first")
@@ -103,7 +103,7 @@ class Files:
     def _move(self, source: str, target: str) -> None:
         path = self._path(target)
         if self._fs.exists(path):
-            return  # of an earlier attempt at this batch
+            return  # an earlier attempt at this batch wrote it
         self._fs.mkdirs(path.getParent())
         if not self._fs.rename(self._path(source), path):
             pipeline.fail(f"could not rename {source} to {target}")

@@ -17,14 +17,14 @@ from pyspark.sql.types import IntegralType, TimestampType
 
 
 def files(spark: SparkSession, directory: str, form: str) -> DataFrame:
-    """A stream of a directory's files, as the ones that are there now look."""
+    """Return a stream of a directory's files, as the ones that are there now look."""
     header = {"header": "true"} if form == "csv" else {}
     sample = spark.read.format(form).options(**header, inferSchema="true").load(directory)
     return spark.readStream.format(form).options(**header).schema(sample.schema).load(directory)
 
 
 def rates(spark: SparkSession, rate: int, queues: int) -> DataFrame:
-    """So many rows a second: n counts up, id is n modulo `queues`."""
+    """Return so many rows a second: n counts up, id is n modulo `queues`."""
     frame = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
     return frame.select(
         (F.col("value") % queues).alias("id"), F.col("value").alias("n"), F.col("timestamp")
@@ -32,7 +32,7 @@ def rates(spark: SparkSession, rate: int, queues: int) -> DataFrame:
 
 
 def millis(frame: DataFrame, name: str) -> Column:
-    """A column's time in ms since 1970: a timestamp, a number of ms, or text."""
+    """Return a column's time in ms since 1970: a timestamp, a number of ms, or text."""
     kind = frame.schema[name].dataType
     if isinstance(kind, IntegralType):
         return F.col(name)
@@ -49,7 +49,7 @@ def records(
     time: str | None,
     headers: tuple[str, ...],
 ) -> DataFrame:
-    """Rows for Spark's Kafka sink: topic, key, value, headers."""
+    """Return rows for Spark's Kafka sink: topic, key, value, headers."""
     for name in (key, value, time, *headers):
         if name is not None and name not in frame.columns:
             pipeline.fail(f"no column {name!r}: there are {', '.join(frame.columns)}")

@@ -1,4 +1,4 @@
-"""How far groups are behind: by queue the end, what is committed, the lag, the oldest unread.
+"""The lag of groups: by queue the end, the committed offset, the lag, the oldest unread record.
 
 As a table, as Parquet (DIR/lag.parquet) and as a chart (DIR/lag.png). Offsets come from the admin
 API that every Kafka client has; the time of the oldest unread record is read from the queue itself.
@@ -44,14 +44,14 @@ class Behind(NamedTuple):
 
 
 def committed(admin: AdminClient, group: str) -> dict[Key, int]:
-    """What a group has committed."""
+    """Return the offsets that a group has committed."""
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     parts = asked[group].result(60).topic_partitions
     return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0}
 
 
 def offsets(admin: AdminClient, keys: set[Key], spec: OffsetSpec) -> dict[Key, int]:
-    """One end of each partition; those of queues that are gone are left out."""
+    """Return one end of each partition, without queues that are gone."""
     found: dict[Key, int] = {}
     left = iter(sorted(keys))
     while some := list(islice(left, _AT_ONCE)):
@@ -65,7 +65,7 @@ def offsets(admin: AdminClient, keys: set[Key], spec: OffsetSpec) -> dict[Key, i
 
 
 def places(admin: AdminClient, groups: list[str]) -> list[Behind]:
-    """Every partition that one of the groups has committed on."""
+    """Return every partition that one of the groups has committed on."""
     told = {group: committed(admin, group) for group in groups}
     keys = {key for offsets in told.values() for key in offsets}
     ends = offsets(admin, keys, OffsetSpec.latest())
@@ -79,7 +79,7 @@ def places(admin: AdminClient, groups: list[str]) -> list[Behind]:
 
 
 def _slices(wanted: dict[Key, set[int]]) -> Iterator[dict[str, dict[str, int]]]:
-    """Partitions and one offset of each, as Spark's startingOffsets names them."""
+    """Yield partitions and one offset of each, as Spark's startingOffsets names them."""
     for turn in range(max(map(len, wanted.values()), default=0)):
         left = ((key, sorted(at)[turn]) for key, at in sorted(wanted.items()) if len(at) > turn)
         while some := list(islice(left, _AT_ONCE)):
@@ -92,7 +92,9 @@ def _slices(wanted: dict[Key, set[int]]) -> Iterator[dict[str, dict[str, int]]]:
 def unread_times(
     spark: SparkSession, server: str, options: dict[str, str], behind: list[Behind]
 ) -> dict[tuple[str, int, int], datetime]:
-    """When the record at each first unread offset happened: read with Spark, one record each."""
+    """Return when the record at each first unread offset happened: read with Spark, one record
+    each.
+    """
     wanted: dict[Key, set[int]] = {}
     for place in behind:
         if place.lag:
@@ -135,7 +137,7 @@ def report(spark: SparkSession, behind: list[Behind], times: dict[Any, datetime]
 def by_queue(
     behind: list[Behind], times: dict[Any, datetime]
 ) -> dict[tuple[str, str], tuple[int, datetime | None]]:
-    """Lag and oldest unread record by group and queue."""
+    """Return lag and oldest unread record by group and queue."""
     sums: dict[tuple[str, str], tuple[int, datetime | None]] = {}
     for b in behind:
         lag, oldest = sums.get((b.group, b.queue), (0, None))
@@ -146,7 +148,9 @@ def by_queue(
 
 
 def draw(path: Path, behind: list[Behind], times: dict[Any, datetime], now: datetime) -> None:
-    """The queues with the largest lag, as bars by group, and how old their oldest unread is."""
+    """Draw the queues with the largest lag, as bars by group, and how old their oldest unread
+    is.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -193,7 +197,7 @@ def draw(path: Path, behind: list[Behind], times: dict[Any, datetime], now: date
 
 
 def age(span: Any) -> str:
-    """A duration as people say it."""
+    """Return a duration as people say it."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

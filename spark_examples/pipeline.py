@@ -1,4 +1,4 @@
-"""What the jobs share: their options, Spark with its Kafka connector, queues, progress, files.
+"""The shared parts of the jobs: options, Spark with its Kafka connector, queues, progress, files.
 
 A queue is a topic to Spark: its own Kafka source reads queues, its own Kafka sink writes them.
 """
@@ -49,7 +49,7 @@ def fail(message: str) -> NoReturn:
 
 
 def counted(number: int, what: str) -> str:
-    """1 row, 2 rows."""
+    """Return text such as: 1 row, 2 rows."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -84,7 +84,7 @@ every = click.option(
 
 
 def job(command: Callable[..., None]) -> click.Command:
-    """A click command with the options that all jobs have, and one line for each failure."""
+    """Return a click command with the options that all jobs have, and one line for each failure."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -127,7 +127,7 @@ def job(command: Callable[..., None]) -> click.Command:
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, of the many lines that Spark says it with: the innermost cause."""
+    """Return the innermost cause, of the many lines that Spark has for an error."""
     text = str(error)
     name = r"(?:[\w$]+\.)+([\w$]+(?:Error|Exception))(?:: (.+))?$"
     for said in (rf"^Caused by: {name}", rf"^{name}", rf"^: {name}"):
@@ -141,9 +141,10 @@ def one_line(error: Exception) -> str:
 
 
 def session(name: str, options: dict[str, Any]) -> SparkSession:
-    """Spark with the Kafka connector, from the options of `job`; under spark-submit as given there.
+    """Return Spark with the Kafka connector, from the options of `job`.
 
-    Raises click.ClickException: no Java, no connector, no server.
+    Under spark-submit the connector is as given there. Raises click.ClickException: no Java, no
+    connector, no server.
     """
     check_server(options["server"])
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
@@ -186,7 +187,10 @@ def _local(options: dict[str, Any]) -> dict[str, str]:
 
 
 def check_server(addresses: str) -> None:
-    """Spark waits minutes for a server that is not there: ask before. Raises ClickException."""
+    """Ask the server before Spark does, which waits minutes for an absent one.
+
+    Raises ClickException.
+    """
     reasons = []
     for address in addresses.split(","):
         host, _, port = address.rpartition(":")
@@ -204,37 +208,40 @@ def check_server(addresses: str) -> None:
 
 
 def source(reader: Any, server: str, options: dict[str, str]) -> DataFrame:
-    """Queues as rows of Spark's Kafka source, with headers; `reader`: spark.read or readStream."""
+    """Return queues as rows of Spark's Kafka source, with headers.
+
+    `reader`: spark.read or readStream.
+    """
     reader = reader.format("kafka").option("kafka.bootstrap.servers", server)
     frame: DataFrame = reader.option("includeHeaders", "true").options(**options).load()
     return frame
 
 
 def whole(pattern: str) -> str:
-    """A pattern for whole names: Spark finds one anywhere in a topic's name."""
+    """Return a pattern for whole names: Spark finds one anywhere in a topic's name."""
     return f"^(?:{pattern})$"
 
 
 def event_time() -> Column:
-    """A record's time: what the header says, else when it was written."""
+    """Return a record's time: the header's, else when it was written."""
     said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)
     text = F.try_element_at(said, F.lit(1))["value"].cast("string")
     return F.coalesce(F.timestamp_millis(text.try_cast("long")), F.col("timestamp"))
 
 
 def header(name: str, value: Column) -> Column:
-    """One element of the headers column; its value is null where the value is."""
+    """Return one element of the headers column; its value is null where the value is."""
     return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
 
 def with_header(name: str, value: Column) -> Column:
-    """The headers column with this header, in the place of those of that name."""
+    """Return the headers column with this header, in the place of those of that name."""
     others = F.filter(F.coalesce("headers", F.array()), lambda header: header["key"] != name)
     return F.concat(others, F.array(header(name, value)))
 
 
 def of_clients(options: dict[str, str]) -> dict[str, str]:
-    """Of the source's options those that its Kafka client gets, and the sink's as well."""
+    """Return the source's options that its Kafka client gets, and the sink's as well."""
     return {name: value for name, value in options.items() if name.startswith("kafka.")}
 
 
@@ -268,7 +275,7 @@ class Progress(StreamingQueryListener):
     """One line for each micro-batch."""
 
     def __init__(self, queues: dict[int, int]) -> None:
-        """`queues`: how many a batch wrote to, where that is not what it read from."""
+        """Take `queues`: how many a batch wrote to, where that is not what it read from."""
         self._queues = queues
         self.ended = threading.Event()
 
@@ -293,7 +300,9 @@ class Progress(StreamingQueryListener):
 
 
 def queues_of(progress: dict[str, Any]) -> tuple[int | None, int | None]:
-    """(topics that a batch read from, records it left), or None of a source that is not Kafka's."""
+    """Return (topics that a batch read from, records it left), or None of a source that is not
+    Kafka's.
+    """
     if not progress["description"].startswith("Kafka"):
         return None, None
     start, end, latest = (progress[f"{name}Offset"] or {} for name in ("start", "end", "latest"))
@@ -332,7 +341,10 @@ def _stop_asked() -> Iterator[threading.Event]:
 
 
 def _wait(query: StreamingQuery, seconds: float) -> None:
-    """Until it ends, so many seconds have passed, or a stop is asked for. Raises what ended it."""
+    """Wait until it ends, so many seconds have passed, or a stop is asked for.
+
+    Raises the error that ended it.
+    """
     end = time.monotonic() + seconds
     with _stop_asked() as asked:
         while query.isActive and not asked.wait(_LOOK_S) and time.monotonic() < end:
@@ -354,8 +366,8 @@ def run(
     """Stream `frame` through `each(batch, id)`, which may say how many queues it wrote to.
 
     Without `every` (a processing time, "10 seconds") all there is now is taken, and that is it
-    (Trigger.AvailableNow). Where it stopped, or was stopped, is in the checkpoint: a batch that was
-    under way is given to `each` again, with the same id and rows.
+    (Trigger.AvailableNow). The place where it stopped, or was stopped, is in the checkpoint: a
+    batch that was under way is given to `each` again, with the same id and rows.
     """
     queues: dict[int, int] = {}
     spark = frame.sparkSession

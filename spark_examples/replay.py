@@ -25,7 +25,9 @@ def chosen(
     times: tuple[datetime | None, datetime | None],
     offsets: tuple[int | None, int | None],
 ) -> DataFrame:
-    """Rows of queues whose whole name matches, from the first bound on and below the second."""
+    """Return rows of queues whose whole name matches, from the first bound on and below the
+    second.
+    """
     rows = rows.where(F.col("queue").rlike(pipeline.whole(match)))
     for column, (start, end) in (("event_time", times), ("offset", offsets)):
         if start is not None:
@@ -36,7 +38,7 @@ def chosen(
 
 
 def numbered(rows: DataFrame) -> tuple[DataFrame, int]:
-    """Rows and how many, with `turn` 0, 1, …: by time, but in each queue by offset."""
+    """Return rows and how many, with `turn` 0, 1, …: by time, but in each queue by offset."""
     so_far = Window.partitionBy("queue", "partition").orderBy("offset")
     timed = rows.withColumn("due", F.max("event_time").over(so_far))
     placed = timed.orderBy("due", "queue", "partition", "offset").select(

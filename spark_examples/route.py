@@ -20,7 +20,7 @@ TO = "to"
 
 
 def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
-    """Rows for Spark's Kafka sink, and where each came from."""
+    """Return rows for Spark's Kafka sink, and where each came from."""
     origin = F.concat_ws("/", "topic", "partition", "offset")
     timed = frame.withColumn(
         "headers", pipeline.with_header(pipeline.TIMESTAMP, F.unix_millis(pipeline.event_time()))
@@ -37,7 +37,7 @@ def routed(frame: DataFrame, rule: str, where: str | None) -> DataFrame:
 
 
 def through(rows: DataFrame, queue: str) -> DataFrame:
-    """The same for an entrance: where each goes is in a header."""
+    """Return the same for an entrance: a header says where each goes."""
     carried = rows.withColumn("headers", pipeline.with_header(TO, F.col("topic")))
     return carried.withColumn("topic", F.lit(queue))
 

@@ -1,4 +1,4 @@
-"""How the jobs log in, over TLS: by one file of client settings, in librdkafka's names.
+"""The login of the jobs, over TLS: by one file of client settings, in librdkafka's names.
 
 Spark's clients are Java's and have other names, and admin clients are librdkafka's. So a job
 carries Java's, among its options, and its admin client gets back librdkafka's. Passwords are in the
@@ -21,7 +21,7 @@ _QUOTED = re.compile(r'(username|password)="((?:\\.|[^"\\])*)"')
 
 
 def options_of(path: Path) -> dict[str, str]:
-    """Options of Spark's source and sink. Raises ClickException."""
+    """Return options of Spark's source and sink. Raises ClickException."""
     try:
         lines = [line.strip() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +56,7 @@ def _escaped(value: str) -> str:
 
 
 def admin(server: str, options: dict[str, str]) -> AdminClient:
-    """An admin client that logs in as Spark's clients do with these options."""
+    """Return an admin client that logs in as Spark's clients do with these options."""
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": server}
     for name in (_PROTOCOL, _MECHANISM):
         if (value := options.get("kafka." + name)) is not None:

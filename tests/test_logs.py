@@ -181,7 +181,7 @@ def test_logins_of_one_client_are_bounded() -> None:
 
 
 AUDIT = sorted({
-    "administered", "access_rules_created", "access_rules_deleted", "quotas_changed",
+    "admin_request", "access_rules_created", "access_rules_deleted", "quotas_changed",
     "user_changed",
 })  # fmt: skip
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 NAME = "admin.sock"
 LINE_BYTES_MAX = 64 << 10
-_PATH_BYTES_MAX = 100  # of an address; systems differ a little
+_PATH_BYTES_MAX = 100  # the length of an address; systems differ a little
 
 
 def reachable(directory: Path, descriptor: int) -> str:
-    """A path to the socket that fits into an address. `descriptor`: of the directory, open.
+    """Return a path to the socket that fits into an address. `descriptor`: of the directory, open.
 
     Raises OSError where there is none.
     """

@@ -17,14 +17,14 @@ class NotServing(CannotStart):
 
 
 class Answers:
-    """What a server says about one command."""
+    """The answers of a server to one command."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lines = connection.makefile("rb")
 
     def progress(self) -> Iterator[dict[str, Any]]:
-        """What it reports, until the command is done. Raises CannotStart."""
+        """Yield its reports, until the command is done. Raises CannotStart."""
         while True:
             kind, values = self._next()
             if kind == "done":

@@ -133,7 +133,7 @@ class _Serving:
         try:
             if len(self._tasks) <= _CONNECTIONS_MAX and _is_operator(writer):
                 await self._answer(reader, writer)
-        except OSError as error:  # who asked is gone
+        except OSError as error:  # the client is gone
             _let_frames_go(error)
         except asyncio.CancelledError:
             pass  # this server ends

@@ -1,4 +1,4 @@
-"""Announces in the queues topic what the queues of the home shards served here are.
+"""The announcer of the queues of the home shards served here, in the queues topic.
 
 The owner of a shard announces three things: what it folds from its claim on, what an earlier owner
 left unannounced, and corrections of wrong announcements. An announcement of an owner that lost its
@@ -30,7 +30,7 @@ def serves(shard: Shard, claim: int) -> bool:
 
 
 Unsure = dict[str, tuple[Shard, int, float]]
-"""What was announced and is not known to be in the topic: its claim, and since when."""
+"""The announcements that are not known to be in the topic: the claim of each, and since when."""
 
 
 def take_lost(unsure: Unsure) -> list[tuple[str, Shard, int]]:
@@ -44,7 +44,7 @@ def take_lost(unsure: Unsure) -> list[tuple[str, Shard, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """How a worker speaks to the others, and what it has heard of them."""
+    """A worker's link to the other workers, and its knowledge of them."""
 
     link: DataLink
     shards: int
@@ -56,7 +56,7 @@ class ClusterContext:
 
 
 class Announcer:
-    """Puts announcements in the queues topic."""
+    """An announcer that puts queues in the queues topic."""
 
     def __init__(self, context: ClusterContext) -> None:
         self._settle = context.settle

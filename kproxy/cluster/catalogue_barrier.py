@@ -16,10 +16,10 @@ _WAIT_S = 5.0
 
 
 class CatalogueBarrier:
-    """Asks for the end once for all who wait; `run` until cancelled."""
+    """A barrier that asks for the topic's end once for all waiters; `run` until cancelled."""
 
     def __init__(self, end: Callable[[], Awaitable[int]], reached: Callable[[], int]) -> None:
-        """`end`: where the topic ends now. `reached`: up to where it is cached."""
+        """Take `end`, which asks where the topic ends, and `reached`, up to where it is cached."""
         self._end = end
         self._reached = reached
         self._asked = anyio.Event()
@@ -27,7 +27,7 @@ class CatalogueBarrier:
         self._answered = _Answer()
 
     def moved(self) -> None:
-        """More of the topic is cached."""
+        """Note that more of the topic is cached."""
         self._moved.set()
 
     async def wait(self) -> None:
@@ -59,7 +59,7 @@ class CatalogueBarrier:
 
 
 class _Answer:
-    """What those who asked before one look at the end are told."""
+    """An answer for all who asked before one look at the end."""
 
     def __init__(self) -> None:
         self.event = anyio.Event()

@@ -1,10 +1,10 @@
 """The catalogue on each worker's disk: a fold of the queues topic.
 
-Owners of home shards announce queues. Of two announcements of a queue the one with the later log
-offset holds. A tombstone says that no queue has the name; its header carries the log offset as of
-which that is true, so later announcements stand. Tombstones of releases before levels carry no
-header: such a tombstone hides the name until the owner corrects it, and deletes no queue. Outcomes
-of commands are published in the same topic; the cache hands them to the `CommandRouter`.
+Owners of home shards announce queues. The announcement of a queue with the later log offset holds.
+A tombstone says that no queue has the name; its header carries the log offset as of which that is
+true, so later announcements stand. Tombstones of releases before levels carry no header: such a
+tombstone hides the name until the owner corrects it, and deletes no queue. Outcomes of commands are
+published in the same topic; the cache hands them to the `CommandRouter`.
 """
 
 import struct
@@ -45,7 +45,9 @@ class Tombstone(NamedTuple):
     queue_id: QueueId | None = None
 
     def header(self) -> Header:
-        """What says so, in a tombstone."""
+        """Return the header of a tombstone: the log offset as of which it holds, and the queue's
+        id.
+        """
         return NOTE, _GONE.pack(self.at, self.queue_id or _NO_ID)
 
 
@@ -57,12 +59,12 @@ def _gone(note: bytes | None) -> Tombstone:
 
 
 def outcome_key(writer: int, counter: int) -> bytes:
-    """The key under which the outcome of a command is published for who sent it."""
+    """Return the key under which the outcome of a command is published for its sender."""
     return _OUTCOME.pack(_OUTCOME_RECORD, writer, counter)
 
 
 def announcement(queue: Queue) -> bytes:
-    """The value of a queue's record in the queues topic."""
+    """Return the value of a queue's record in the queues topic."""
     values = {
         "id": queue.queue_id.hex(),
         "partitions": queue.partitions,
@@ -74,7 +76,7 @@ def announcement(queue: Queue) -> bytes:
 
 
 def announced(name: str, value: bytes) -> Queue:
-    """Raises ValueError, KeyError or TypeError for what no worker wrote."""
+    """Decode an announcement. Raises ValueError, KeyError or TypeError where no worker wrote it."""
     values = orjson.loads(value)
     return Queue(
         name=name,
@@ -92,7 +94,7 @@ def _nothing(_: object) -> None:
 
 
 def _said(record: Record) -> tuple[str, Queue | Tombstone] | None:
-    """What a record says of a name; None where someone else wrote it."""
+    """Return a name, and what a record says of it; None where someone else wrote the record."""
     try:
         name = name_of(record.key)
         if record.value is None:
@@ -119,14 +121,14 @@ def _is_ahead(home: Shard, word: Queue | Tombstone | None) -> bool:
 
 
 def _seen_key(name: str) -> bytes:
-    """While all of the topic comes again: that it speaks of a queue of this name."""
+    """Return the key that notes, while the topic is read again, that it speaks of this queue."""
     return CatalogueRow.SEEN + name.encode()
 
 
 def doubt_key(name: str) -> bytes:
-    """The topic's last word on a name may not be what is held here of it.
+    """Return the key that notes that the topic's last word on a name may not be what is held here.
 
-    `_NOBODYS`: because that is that it is nobody's, or it never spoke of it.
+    `_NOBODYS`: the last word is that the name is nobody's, or there is none.
     """
     return CatalogueRow.DOUBT + name.encode()
 
@@ -149,9 +151,9 @@ class CatalogueCache:
         self.reading_again = False
         self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
         self.gone: Callable[[QueueId], None] = _nothing
-        """Told of ids that stand for no queue any more, as the log has it."""
+        """A callback for ids that stand for no queue any more, as the log has it."""
         self.reconfigured: Callable[[Queue], None] = _nothing
-        """Told of queues with other settings than before."""
+        """A callback for queues with other settings than before."""
         for key, _ in list(kv.scan(*CatalogueRow.DOUBT.range())):
             self.retract(name_of(key))
 
@@ -166,7 +168,7 @@ class CatalogueCache:
     # -- how old it is
 
     def is_current(self, time_ms: int) -> None:
-        """All that was in the topic at this time is cached."""
+        """Note that all of the topic as of this time is cached."""
         self.kv.write({_CURRENT: time_ms.to_bytes(8, "big")})
 
     def has_missed(self, now_ms: int, kept_ms: int) -> bool:
@@ -176,7 +178,7 @@ class CatalogueCache:
     # -- looking up
 
     def _home(self, name: str) -> Shard | None:
-        """The home shard of a queue, if it is served here."""
+        """Return the home shard of a queue, if it is served here."""
         return self._serving(shard_of(name, self._shards))
 
     def find(self, name: str) -> Queue | None:
@@ -219,7 +221,9 @@ class CatalogueCache:
         return truth is None if known is None else _agrees(truth, known)
 
     def held_id(self, name: str) -> QueueId | None:
-        """The id under which a name was announced, of a home shard served here that knows it."""
+        """Return the id under which a name was announced, where its home shard is served here and
+        knows it.
+        """
         home, known = self._home(name), self._announced(name)
         if home is None or known is None or _is_ahead(home, known):
             return None
@@ -228,7 +232,7 @@ class CatalogueCache:
     # -- folding
 
     def begin_again(self) -> None:
-        """All of the topic comes again: forget what it said."""
+        """Forget all that the topic said: all of it comes again."""
         for kind in (CatalogueRow.QUEUE, CatalogueRow.NAME, CatalogueRow.DOUBT, CatalogueRow.SEEN):
             keys = [key for key, _ in self.kv.scan(*kind.range())]
             self.kv.write(dict.fromkeys(keys))
@@ -238,12 +242,14 @@ class CatalogueCache:
         self._ended.clear()
 
     def read_again(self) -> None:
-        """All of the topic comes again: what it does not speak of then, `drop_unheard` forgets."""
+        """Read all of the topic again; `drop_unheard` then forgets the names that it did not
+        mention.
+        """
         self.reading_again = True
         self.kv.write({_NEXT: None})
 
     async def drop_unheard(self) -> None:
-        """The topic was read again: tombstones that are gone by now were missed."""
+        """Forget the names that the topic did not mention again: their tombstones were missed."""
         async for found in scanned(self.kv.scan, *CatalogueRow.QUEUE.range()):
             changes: dict[bytes, bytes | None] = {}
             for row, _ in found:
@@ -289,7 +295,7 @@ class CatalogueCache:
         if home is None or _is_ahead(home, word):
             holds = self._take(changes, name, word)
         elif _is_ahead(home, self._known(changes, name)):
-            holds = False  # who said that will say it again
+            holds = False  # the sender of that will say it again
         else:  # nobody knows it better
             truth = StateLookup(home.state).find(name)
             self._put(changes, name, truth)
@@ -316,14 +322,14 @@ class CatalogueCache:
         return True
 
     def _remember(self, name: str, gone: Tombstone) -> None:
-        """So that what somebody says late of a queue that is gone does not bring it back."""
+        """Remember a queue that is gone, so that a late announcement does not bring it back."""
         at = max(self._ended.pop(name, 0), gone.at)
         self._ended[name] = at
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
     def note(self, names: Iterable[str]) -> None:
-        """Queues of home shards served here were announced: the same without waiting for it."""
+        """Take announcements of queues of home shards served here without waiting for the topic."""
         changes: dict[bytes, bytes | None] = {}
         for name in names:
             home = self._home(name)
@@ -339,9 +345,10 @@ class CatalogueCache:
         return doubted
 
     def retract(self, name: str) -> None:
-        """What was noted here has not reached the topic, which says that the name is nobody's.
+        """Forget a queue noted here that the topic says is nobody's.
 
-        Where the home shard is another's, that holds: its owner may have nothing else to say.
+        The note has not reached the topic. If the home shard is another's, the topic holds: the
+        owner may have nothing else to say.
         """
         if self._home(name) is None and self.kv.get(doubt_key(name)) == _NOBODYS:
             changes: dict[bytes, bytes | None] = {}
@@ -361,7 +368,10 @@ class CatalogueCache:
         *,
         ended: bool = True,
     ) -> None:
-        """`ended`: the queue that had this name is known to be gone where there is another."""
+        """Store the announcement of a name.
+
+        `ended`: a queue that had the name before is known to be gone.
+        """
         known = self._known(changes, name)
         if known == queue:
             return
@@ -380,7 +390,7 @@ class CatalogueCache:
     def outcomes(
         self, records: Iterable[Record], writer: int
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(counter, outcome) of our commands among the records."""
+        """Yield (counter, outcome) of our commands among the records."""
         prefix = outcome_key(writer, 0)[:-8]
         for record in records:
             key, value = record.key, record.value

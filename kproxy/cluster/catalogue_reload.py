@@ -1,9 +1,9 @@
-"""Reloads the catalogue of a worker that stood still for longer than tombstones are kept.
+"""A reload of the catalogue for a worker that stood still for longer than tombstones are kept.
 
 The worker's machine slept, or the cluster was away, and Kafka has compacted tombstones that the
 worker never read. The worker notes beside the catalogue the time at which it had read everything.
-Where that time is too long ago, it reads all of the queues topic again. Requests are answered from
-the cached catalogue meanwhile.
+If that time is too long ago, it reads all of the queues topic again. Requests are answered from the
+cached catalogue meanwhile.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,9 @@ class CatalogueReload:
         kept_ms: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """`settle`: wait until the cache is as new as the topic. `kept_ms`: of tombstones."""
+        """Take `settle`, which waits until the cache is as new as the topic, and `kept_ms` of
+        tombstones.
+        """
         self._cache = cache
         self._again = again
         self._settle = settle

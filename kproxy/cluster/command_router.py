@@ -1,4 +1,4 @@
-"""Sends commands to shards of other workers, and answers from the published outcomes.
+"""A router that sends commands to shards of other workers, and answers from published outcomes.
 
 Any worker may append to any log. The owner of the shard folds the command and publishes the
 outcome in the queues topic. The worker that sent the command answers its client with that outcome.
@@ -47,14 +47,14 @@ _WAIT_S = 10.0
 _AGAIN_S = 1.0
 _RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
 _CLOCKS_MS = 1000  # by which workers' clocks may differ before it matters
-_UNANSWERED_MAX = 500  # of those folded while catching up
+_UNANSWERED_MAX = 500  # commands folded while catching up
 
 AnswerCallback = Callable[[Outcome], None]
 _Folded = tuple[int, Envelope, Outcome]
 
 
 def _told_of(envelope: Envelope, outcome: Outcome) -> QueueId:
-    """The queue of which other shards are to be told."""
+    """Return the queue that other shards are to be told about."""
     if envelope.kind == Kind.ROUTE and outcome.queue is not None:
         return outcome.queue.queue_id
     return envelope.queue_id
@@ -67,7 +67,8 @@ def _nothing() -> None:
 def _is_answered(envelope: Envelope) -> bool:
     """Whether the worker that sent a command waits for what its owner decides."""
     if envelope.kind == Kind.MARKER and not envelope.number:
-        return False  # of partitions alone: it is durable, and that is all there is to say
+        # A command about partitions alone: it is durable, and that is all there is to say
+        return False
     return TRAITS[Kind(envelope.kind)].answered_across_workers
 
 
@@ -78,7 +79,7 @@ def _left(ticket: Ticket) -> bool:
 
 
 class CommandRouter:
-    """What this worker asked of other shards, and what it decides for others."""
+    """The commands that this worker sent to other shards, and its decisions for others."""
 
     def __init__(self, context: ClusterContext, now_ms: Callable[[], int]) -> None:
         self._link = context.link
@@ -105,14 +106,16 @@ class CommandRouter:
     def ask(self, index: int, envelope: Envelope) -> Ticket:
         """Append a command to a shard's log: settled with what its owner's fold decides.
 
-        Of SECURE: and once every worker can know it.
+        A SECURE command is settled once every worker can know it.
         """
         asked_by_client = envelope.kind in (Kind.SECURE, Kind.CONFIGURE_GROUP)
         return self._ask(index, envelope, landed=asked_by_client)
 
     def _ask(self, index: int, envelope: Envelope, *, landed: bool = False) -> Ticket:
-        """`landed`: whoever serves the shard in the end decides, as a real broker asks the
-        controller again: a shard that leaves meanwhile is no answer.
+        """Append a command, and settle it with its outcome.
+
+        `landed`: the shard's final owner decides, as a real broker asks the controller again. A
+        shard that leaves meanwhile is no answer.
         """
         shard = self._serving(index)
         if landed:
@@ -164,12 +167,12 @@ class CommandRouter:
             waiting[0].set_outcomes([outcome])
 
     def unfollowed(self, counter: int, offset: int | None) -> None:
-        """A delivery report for a shard that is not followed here."""
+        """Take a delivery report for a shard that is not followed here."""
         if offset is None:
             self._resolve(counter, Outcome(Code.REQUEST_TIMED_OUT))
 
     def published(self, counter: int, values: dict[str, Any]) -> None:
-        """What the owner of another shard decided about a command of ours."""
+        """Settle a command of ours with the decision of another shard's owner."""
         queue = values.get("queue")
         self._resolve(
             counter,
@@ -200,7 +203,7 @@ class CommandRouter:
     # -- deciding
 
     def applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
-        """A shard served here folded a command."""
+        """Handle a command that a shard served here folded."""
         if _is_answered(envelope):
             self._decided(shard, log_offset, envelope, outcome)
             if envelope.kind == Kind.ENLIST and not outcome.code:
@@ -209,7 +212,7 @@ class CommandRouter:
             self._queue_ready(shard, log_offset, envelope, outcome)
 
     def _set_clock(self, shard: Shard, envelope: Envelope) -> None:
-        """A transaction times out by its coordinator's clock: another worker's may be wrong."""
+        """Have a transaction time out by its coordinator's clock: another worker's may be wrong."""
         now_ms = self._now_ms()
         if envelope.writer == self._link.writer or abs(now_ms - envelope.time_ms) < _CLOCKS_MS:
             return
@@ -221,9 +224,9 @@ class CommandRouter:
     def _queue_ready(
         self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome
     ) -> None:
-        """Answer for what all have been told of; not where there is more to tell by now.
+        """Answer for a queue that all shards were told of; not where there is more to tell by now.
 
-        What another shard has refused is answered so at once.
+        A refusal by another shard is answered at once.
         """
         queue_id, refused = envelope.queue_id, bool(outcome.code)
         queue = shard.state.queue_by_id(queue_id)
@@ -246,16 +249,16 @@ class CommandRouter:
             waiting[queue_id] = later
 
     def folded(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
-        """A shard that is not served here, or not yet, folded a command: its owner tells.
+        """Note a command that a shard not served here, or not yet, folded: its owner answers.
 
-        If that was nobody, whoever waits for it is answered when it is served here.
+        If there was no owner, its sender is answered when the shard is served here.
         """
         if _is_answered(envelope):
             known = self._unanswered.setdefault(shard.shard, deque(maxlen=_UNANSWERED_MAX))
             known.append((log_offset, envelope, outcome))
 
     def left(self, index: int) -> None:
-        """A shard is not served here any more."""
+        """Forget a shard that is not served here any more."""
         self._awaiting_ready.pop(index, None)
         self._unanswered.pop(index, None)
 
@@ -263,8 +266,8 @@ class CommandRouter:
         """Announce what changed, see that other shards are told, and answer.
 
         A deletion is answered when every worker can know it: once it stands in the topic. So is
-        SECURE: what was forbidden stays so, whoever dies. What another worker asked is answered in
-        the topic as well, behind the announcement.
+        SECURE: a ban holds, whichever worker dies. Another worker's command is answered in the
+        topic as well, behind the announcement.
         """
         answer = self._answer_to(envelope)
         deleted = envelope.kind == Kind.DELETE and not outcome.code
@@ -307,7 +310,10 @@ class CommandRouter:
             then()
 
     def _answer_to(self, envelope: Envelope) -> AnswerCallback | None:
-        """How to tell who sent a command; None: they wait for the fold themselves."""
+        """Return the callback that answers a command's sender; None:
+
+        it waits for the fold itself.
+        """
         counter = envelope.counter
         if envelope.writer == self._link.writer:
             return (lambda o: self._resolve(counter, o)) if counter in self._waiting else None
@@ -365,7 +371,7 @@ class CommandRouter:
     ) -> None:
         """Answer for a command that was folded before this worker served, if anyone may wait.
 
-        Where clocks differ by more than that, its client asks again and is answered then.
+        If clocks differ by more than that, its client asks again and is answered then.
         """
         answer = self._answer_to(envelope)
         ours = envelope.writer == self._link.writer
@@ -431,6 +437,6 @@ class CommandRouter:
         return None if refusals else True
 
     def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
-        """The shards but this one that hold partitions of the queue."""
+        """Yield the other shards that hold partitions of the queue."""
         for i in range(1, min(work["over"], self._shards)):
             yield (shard.shard + i) % self._shards

@@ -1,4 +1,4 @@
-"""Removes the addresses of workers that never came back, so that the map stays small."""
+"""The removal of workers that never came back from the map, so that the map stays small."""
 
 from collections.abc import Awaitable, Callable, Collection
 
@@ -16,9 +16,9 @@ _AWAY_S = 3600.0
 
 
 class DepartedNodes:
-    """Removes from the map who serves nothing and was no member of Kafka's group for an hour.
+    """A task that removes nodes that serve nothing and left Kafka's group at least an hour ago.
 
-    Who comes back all the same sees that it was removed, and says where it is.
+    A node that comes back all the same sees its removal, and publishes its address again.
     """
 
     def __init__(
@@ -28,7 +28,9 @@ class DepartedNodes:
         publish: Callable[[bytes, bytes | None], None],
         duty: Callable[[], bool],
     ) -> None:
-        """`live`: the addresses of the group's members. `duty`: whether it is ours to look."""
+        """Take `live`, the addresses of the group's members, and `duty`: whether this worker is to
+        look.
+        """
         self._map = map_
         self._live = live
         self._publish = publish

@@ -21,7 +21,7 @@ _LINGER_S = 0.5  # clients ask it where their shards are now
 
 
 class Draining:
-    """Of one worker; once."""
+    """The draining of one worker; once."""
 
     def __init__(
         self,
@@ -30,7 +30,9 @@ class Draining:
         live: Callable[[], Awaitable[Collection[str]]],
         seconds: float,
     ) -> None:
-        """`leave`: the group. `live`: its members. `seconds`: how long others may take."""
+        """Take `leave` (the group), `live` (its members) and `seconds`, which others have to take
+        over.
+        """
         self._shards = shards
         self._leave = leave
         self._live = live
@@ -39,9 +41,9 @@ class Draining:
         self._away = False
 
     async def run(self, report: Callable[[int], None]) -> None:
-        """Ends once others serve all shards, when none is left to, or after its time.
+        """Drain until others serve all shards, no other worker is left, or the time is over.
 
-        `report` is told how many shards are still served here, as that changes.
+        `report` is called with the number of shards still served here, as that changes.
         """
         if not self._seconds:
             return

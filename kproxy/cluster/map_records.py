@@ -1,4 +1,5 @@
-"""Repairs records of the partitions topic that compaction would keep although they do not hold.
+"""The repair of records of the partitions topic that compaction would keep although they do not
+hold.
 
 The map uses the first record of some keys, but compaction keeps the last one. A worker therefore
 writes its own record again where another record stands behind it, or where its record was lost.
@@ -27,14 +28,14 @@ class MapRecordGuard:
         self, map_: ClusterMap, publish: Callable[[bytes, bytes], None],
         addresses: Mapping[str, Address] | None = None,
     ) -> None:  # fmt: skip
-        """`addresses`: this worker's, by listener, where it has several."""
+        """Take this worker's `addresses` by listener, where it has several."""
         self._addresses = addresses
         self._map = map_
         self._publish = publish
         self._last: dict[bytes, Any] = {}
 
     def heard(self, key: bytes, value: bytes | None) -> None:
-        """A record of the topic, whatever it says."""
+        """Note the last record of a key of the topic."""
         if not key.startswith(_KINDS):
             return
         self._last.pop(key, None)
@@ -53,7 +54,9 @@ class MapRecordGuard:
                 self._publish(key, value)
 
     def _own(self, me: Broker) -> Iterator[tuple[bytes, bytes]]:
-        """Each worker's own address and shards; the cluster's name is everyone's."""
+        """Yield this worker's own address and shards, and the cluster's name, which all workers
+        share.
+        """
         map_ = self._map
         if map_.cluster_id is not None:
             yield cluster_record(map_.cluster_id, len(map_.owners), map_.level)

@@ -1,4 +1,4 @@
-"""This worker's membership of a cluster: from the cluster's address to a `Worker` that serves."""
+"""The membership of this worker in a cluster, from the cluster's address to a serving `Worker`."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -60,13 +60,14 @@ _OPENING_MAX = 8
 _FLUSH_S = 30.0
 _FLUSH_LOOK_S = 0.5
 _SAY_AGAIN_S = 2.0
-_KEPT_SHARE = 0.9  # of the time that tombstones are kept: clocks of machines differ
-_RECORDS = 200  # of the queues topic, taken in in one piece
-_CATALOGUE_SHARE = 8  # of the memory for rows: a worker looks up mostly what it serves itself
+_KEPT_SHARE = 0.9  # the part of the time that tombstones are kept: clocks of machines differ
+_RECORDS = 200  # records of the queues topic, taken in in one piece
+# The part of the memory for rows: a worker looks up mostly what it serves itself
+_CATALOGUE_SHARE = 8
 
 
 class ClusterNode:
-    """What a worker keeps beside its shards: the map, the catalogue, its name in both."""
+    """A worker's state beside its shards: the map, the catalogue, its name in both."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ClusterNode:
         kept_ms: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`kept_ms`: how long the queues topic keeps its tombstones."""
+        """Take `kept_ms`, for which the queues topic keeps its tombstones."""
         self.config = config
         self.clock = clock
         self.upstream = upstream
@@ -127,7 +128,7 @@ class ClusterNode:
         )
 
     def fail(self, reason: str) -> None:
-        """This worker cannot go on; one line for a person."""
+        """Stop this worker, which cannot go on; `reason` is one line for a person."""
         self.reason = reason
         self.failed.set()
 
@@ -180,7 +181,7 @@ class ClusterNode:
         return next(iter(self._places()), None)
 
     def _places(self) -> list[Broker]:
-        """The nodes that stand under this worker's address, the one that is its own first."""
+        """Return the nodes that have this worker's address, the one that is its own first."""
         ours = [n for n in self.map.nodes.values() if (n.host, n.port) == self.address]
         return sorted(ours, key=lambda node: -node.node_id)
 
@@ -231,7 +232,7 @@ class ClusterNode:
             self.link.claimed(int(name), self.map.owners[int(name)].claim)
 
     def announce(self, index: int, claim: int) -> None:
-        """This worker serves a shard since its claim."""
+        """Publish that this worker serves a shard since its claim."""
         assert self.me is not None
         owner = Owner(self.me.node_id, claim)
         key, value = shard_record(index, owner)
@@ -277,7 +278,7 @@ class ClusterNode:
 
 
 async def _prepared(config: Config, upstream: Upstream) -> Topics:
-    """The topics, made and checked, for as long as it takes the cluster to answer."""
+    """Return the topics, made and checked; wait until the cluster answers."""
     try:
         admin = admin_client(upstream)
     except KafkaError as error:
@@ -316,7 +317,7 @@ def _making_clients(upstream: Upstream) -> Iterator[None]:
 
 @asynccontextmanager
 async def joined(config: Config, address: tuple[str, int]) -> AsyncIterator[Worker]:
-    """A worker that serves its share of the shards while the block lasts.
+    """Run a worker that serves its share of the shards while the block lasts.
 
     Raises CannotStart.
     """

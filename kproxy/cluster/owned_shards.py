@@ -43,14 +43,14 @@ class OwnedShards:
         return None if owner is None else owner.shard
 
     def serving_name(self, name: str) -> Shard | None:
-        """The home shard of a queue, if this worker serves it now."""
+        """Return the home shard of a queue, if this worker serves it now."""
         return self.serving(shard_of(name, self.shards))
 
     def all(self) -> list[Shard]:
         return [h.shard for h in self._owners.values() if h.shard is not None]
 
     def owners(self) -> list[ShardOwner]:
-        """Who holds a shard here, or tries to."""
+        """Return the owners that hold a shard here, or try to."""
         return list(self._owners.values())
 
     def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
@@ -63,7 +63,7 @@ class OwnedShards:
             await self.settle()
 
     def assigned(self, wanted: frozenset[int]) -> None:
-        """The group has decided anew which shards are this worker's."""
+        """Take the group's new decision on which shards are this worker's."""
         _log.info("shards_assigned", shards=len(wanted))
         self._wanted = wanted
         self.assigned_once = True
@@ -80,7 +80,9 @@ class OwnedShards:
                 await self._changed.wait()
 
     def _hand_over(self) -> None:
-        """What is not wanted any more is served until another claims it."""
+        """Hand over shards that are not wanted any more: each is served until another worker claims
+        it.
+        """
         held = self._scopes.keys()
         for index in self._leaving & self._wanted & held:
             self._owners[index].keep()

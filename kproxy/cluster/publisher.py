@@ -1,4 +1,5 @@
-"""Publishes a shard's changed rows to the offset topic, and trims the shard's log behind them.
+"""The publication of a shard's changed rows in the offset topic, and the trim of its log behind
+them.
 
 Publication bounds the log: without it a new owner would fold the log from its first record.
 
@@ -56,8 +57,8 @@ _WAITING_FACTOR = 20  # so many publications' rows may wait
 def admitted(state: State, config: Config) -> frozenset[Kind]:
     """Return the kinds of envelopes that a shard's log takes, by how many rows are unpublished.
 
-    Their keys are in memory, and their values while they are published. Without publication the
-    log is not trimmed either. What frees something is always taken, small things up to twice that.
+    Their keys are in memory, and their values while they are published. Without publication the log
+    is not trimmed either. Kinds that free something are always taken, small ones up to twice that.
     """
     waiting, most = len(state.unpublished or ()), waiting_max(config)
     if waiting < most:
@@ -77,7 +78,7 @@ def _handed_over(rows_: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, byte
 
 
 class Publisher:
-    """Keeps one shard's published rows near its state; `run` until cancelled."""
+    """A task that keeps one shard's published rows near its state; `run` until cancelled."""
 
     def __init__(
         self,
@@ -124,7 +125,9 @@ class Publisher:
             await to_thread.run_sync(writer.close)
 
     def _changed(self) -> int:
-        """Rows to be published. Not a claim alone: who begins from the rows finds it in the log."""
+        """Return the number of rows to be published, without a lone claim, which the log
+        still has.
+        """
         unpublished = self._shard.state.unpublished or set()
         return len(unpublished) - (rows.TERM_KEY in unpublished)
 
@@ -136,7 +139,7 @@ class Publisher:
         return old and (changed > 0 or self._shard.first_live() > self._trimmed_to)
 
     async def publish(self) -> None:
-        """All rows that changed, as of now, in one transaction; then trim the log."""
+        """Publish all rows that changed, as of now, in one transaction; then trim the log."""
         try:
             writer = await self._fenced()
         except (NotPublished, KafkaError) as error:
@@ -176,7 +179,7 @@ class Publisher:
             await pace.step()
 
     async def _captured(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
-        """These rows as they are now, whatever happens while they are taken."""
+        """Return these rows as they are now, whatever happens while they are taken."""
         capture = self._shard.capture = RowCapture(self._shard.kv, set(keys), self._anchors)
         try:
             while capture.take_some(_ROWS_AT_ONCE):
@@ -186,7 +189,7 @@ class Publisher:
         return capture.taken
 
     async def _fenced(self) -> RowsWriter:
-        """A writer that no other can follow, with all that others published behind us."""
+        """Return a writer that fences all others, with all that they published behind us."""
         if self._writer is None:
             writer = await to_thread.run_sync(
                 RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max

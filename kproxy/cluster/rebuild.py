@@ -45,7 +45,7 @@ from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_
 _log = structlog.get_logger()
 
 _NAMES = 5000  # written at a time
-_RECORDS = 200  # of the log, in one piece; or partitions that markers name
+_RECORDS = 200  # records of the log in one piece; or partitions that markers name
 _REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
 
 
@@ -60,7 +60,7 @@ def wipe(directory: Path) -> None:
 
 
 def pieces(records: Records) -> Iterator[Records]:
-    """What of the log is taken in one turn of the loop."""
+    """Yield the log's records in pieces, each for one turn of the loop."""
     some: Records = []
     left = _RECORDS
     for record in records:
@@ -79,7 +79,7 @@ def _flush_due(shard: Shard, config: Config) -> bool:
 
 
 class _Below(LogListenerBase):
-    """Follows the log from its start to before X, where the published rows stand."""
+    """A reader of the log from its start to before X, where the published rows stand."""
 
     def __init__(self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int) -> None:
         self._shard = shard
@@ -98,7 +98,7 @@ class _Below(LogListenerBase):
                 await self._flush_if_due()
                 if self.next_offset == self._as_of:
                     await self.finish()
-            except Exception as error:  # whatever it is: the rebuild waits to hear of it
+            except Exception as error:  # the rebuild waits to hear of any error
                 self._finish(error)
 
     async def _take(self, records: Records) -> None:
@@ -127,7 +127,7 @@ class _Below(LogListenerBase):
             await to_thread.run_sync(self._shard.kv.finish_flush)
 
     async def finish(self) -> None:
-        """All of it was seen: from here on the fold goes on."""
+        """Finish after the last record: from here on the fold goes on."""
         shard = self._shard
         try:
             for _ in self._reindex.finish():
@@ -185,7 +185,8 @@ async def rebuild(shard: Shard, services: ShardServices) -> None:
         await below.done.wait()
     if below.error is not None:
         raise below.error
-    await to_thread.run_sync(give_back)  # what the client library and RocksDB have needed for it
+    # The memory that the client library and RocksDB needed for it
+    await to_thread.run_sync(give_back)
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)
 
 

@@ -1,4 +1,4 @@
-"""Cleans up this worker's shards after a queue of another home shard changed or was deleted.
+"""The cleanup of this worker's shards after a queue of another home shard changed or was deleted.
 
 Neither changes an answer: offsets under a deleted queue's id are invisible at once, and retention
 checks each partition once a day anyway. Cleaning therefore waits wherever the catalogue may be
@@ -29,7 +29,9 @@ _PERIOD_S = 1.0
 
 
 class RemoteQueueCleanup:
-    """Told of announcements; works through them once a second, in each shard among its tasks."""
+    """A cleanup that hears announcements, and works through them once a second, among a shard's
+    tasks.
+    """
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class RemoteQueueCleanup:
         lookup: Lookup,
         settle: Callable[[], Awaitable[None]],
     ) -> None:
-        """`settle`: wait until the lookup is as new as the cluster's."""
+        """Take `settle`, which waits until the lookup is as new as the cluster's."""
         self._shards = shards
         self._serving = serving
         self._lookup = lookup
@@ -67,20 +69,20 @@ class RemoteQueueCleanup:
                     shard.tasks.start_soon(self.look_at, shard, gone, changed)
 
     async def _surely_gone(self) -> list[QueueId]:
-        """Of the queues heard to be gone, those that are not there as the cluster has it now."""
+        """Return the queues heard to be gone that do not exist as the cluster has it now."""
         gone, self._gone = sorted(self._gone), set()
         if not gone:
             return []
         try:
             await self._settle()
         except KafkaError as error:
-            _log.debug("aftermath_waits", reason=str(error))
+            _log.debug("remote_cleanup_deferred", reason=str(error))
             self._gone.update(gone)
             return []
         return [queue_id for queue_id in gone if self._lookup.find_id(queue_id) is None]
 
     async def look_at(self, shard: Shard, gone: list[QueueId], changed: list[Queue]) -> None:
-        """What all of it means for one shard."""
+        """Clean up one shard after these deletions and changes."""
         for queue_id in tracked_among(shard.kv, gone):
             if shard.serving:
                 await sweep_commits(shard, queue_id)
@@ -89,7 +91,7 @@ class RemoteQueueCleanup:
             await checkpoint()
 
     def _file(self, shard: Shard, queue: Queue) -> None:
-        """File the queue's partitions for a look at their retention, and tell who reads them."""
+        """File the queue's partitions for a look at their retention, and tell its readers."""
         first = (shard.shard - shard_of(queue.name, self._shards)) % self._shards
         mine = range(first, queue.partitions, self._shards)
         if mine:
@@ -98,7 +100,7 @@ class RemoteQueueCleanup:
 
 
 def tracked_among(kv: Kv, queue_ids: list[QueueId]) -> Iterator[QueueId]:
-    """Those of these ids, in order, on which groups have committed offsets."""
+    """Yield the ids, in order, of queues for which groups have committed offsets."""
     at = 0
     while at < len(queue_ids):
         start = RowKind.OFFSET_BY_QUEUE + queue_ids[at]

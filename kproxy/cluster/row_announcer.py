@@ -1,7 +1,7 @@
-"""Announces in the queues topic rows that all workers know, of the shards that are served here.
+"""The announcer of rows that all workers know, for the shards served here, in the queues topic.
 
-A new owner compares what its shards have with what the topic said last, and says what differs: so
-nothing has to be noted of what an earlier owner did not get to say.
+A new owner compares what its shards have with what the topic said last, and announces the
+difference. So nothing has to be noted of announcements that an earlier owner left out.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from kproxy.virtual.rows import queues as rows
 
 
 class RowAnnouncer:
-    """Puts announcements of one kind of rows in the queues topic."""
+    """An announcer that puts one kind of rows in the queues topic."""
 
     def __init__(self, context: ClusterContext, catalogue: RowCatalogue) -> None:
         self._link = context.link
@@ -69,7 +69,7 @@ class RowAnnouncer:
             self._tasks.start_soon(self._compare)
 
     async def _compare(self) -> None:
-        """Which rows are not there any more: one walk for all shards that wait for it."""
+        """Announce rows that do not exist any more: one walk for all shards that wait for it."""
         subject = self._subject
         while self._to_compare:
             homes, self._to_compare = self._to_compare, {}

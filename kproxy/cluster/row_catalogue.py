@@ -2,9 +2,9 @@
 
 There are two kinds: what is set of groups, and rows of security. The owner of the shard that a row
 lives in announces it; a tombstone says that there is none. Its header has the log offset as of
-which that is true. Of two words the one with the later log offset holds. A row is *in doubt* while
-the topic's last word may be another: who serves its shard next says it again. So a row is kept, in
-doubt, where there is none any more and the topic does not say so yet.
+which that is true. The word with the later log offset holds. A row is *in doubt* while the topic's
+last word may be another: the shard's next owner says it again. So a deleted row is kept, in doubt,
+while the topic does not say so yet.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Subject(NamedTuple):
 
     row: RowKind
     announced: CatalogueRow
-    """Of a record of the queues topic, and of a worker's row."""
+    """The kind of a record of the queues topic, and of a worker's row."""
     decode: Callable[[bytes], Any]
     home: Callable[[str, int], int]
     """The shard that a row lives in, by its name and how many shards there are."""
@@ -48,17 +48,23 @@ class Subject(NamedTuple):
         return self.announced + name.encode()
 
     def seen_key(self, name: str) -> bytes:
-        """While all of the topic comes again. No queue's name begins so."""
+        """Return the key that notes, while the topic is read again, that it speaks of this row.
+
+        No queue's name begins so.
+        """
         return CatalogueRow.SEEN + b"\0" + self.key(name)
 
     def truth(self, home: Shard, name: str) -> Word | None:
-        """The row, as its shard has it."""
+        """Return the row, as its shard has it."""
         data = home.state.get(self.row + name.encode())
         truth: Word | None = None if data is None else self.decode(data)
         return truth
 
     def said(self, value: bytes) -> Word:
-        """Raises ValueError, LookupError or TypeError for what no worker wrote."""
+        """Decode a record's value.
+
+        Raises ValueError, LookupError or TypeError where no worker wrote it.
+        """
         word = self.decode(value)
         values, changed_at = word
         said: Word = type(word)(dict(values), int(changed_at))
@@ -86,7 +92,7 @@ class RowCatalogue:
         serving: Callable[[int], Shard | None],
         gone_at: Callable[[bytes | None], int],
     ) -> None:
-        """`gone_at` reads a tombstone's header."""
+        """Take `gone_at`, which reads a tombstone's header."""
         self.subject = subject
         self.kv = kv
         self._shards = shards
@@ -97,25 +103,25 @@ class RowCatalogue:
         self._again: set[str] = set()  # while all comes again: perhaps rows that are gone since
         self._latest: dict[int, int] = {}  # log offset of the last word heard, by shard
         self.say_again: Callable[[Shard, str], None] = lambda shard, name: None
-        """Told of rows of shards served here of which the topic's last word is wrong."""
+        """A callback for rows of shards served here of which the topic's last word is wrong."""
         self.changed: Callable[[str], None] = lambda name: None
-        """Told of rows that may be others than before."""
+        """A callback for rows that may be others than before."""
 
     def home(self, name: str) -> Shard | None:
-        """The shard of a row, if it is served here."""
+        """Return the shard of a row, if it is served here."""
         return self._serving(self.subject.home(name, self._shards))
 
     # -- looking up
 
     def row(self, name: str) -> bytes | None:
-        """A row; its shard says it, if it is served here."""
+        """Return a row; its shard says it, if it is served here."""
         home = self.home(name)
         if home is not None:
             return home.state.get(self.subject.row + name.encode())
         return self.kv.get(self.subject.key(name))
 
     def names(self) -> Iterator[str]:
-        """Of the rows that there are."""
+        """Yield the names of the rows that exist."""
         for key, _ in self.kv.scan(*self.subject.announced.range()):
             if self.row(name_of(key)) is not None:
                 yield name_of(key)
@@ -128,12 +134,12 @@ class RowCatalogue:
     # -- folding
 
     def forget(self) -> None:
-        """All of the topic comes again."""
+        """Forget all rows: all of the topic comes again."""
         keys = [key for key, _ in self.kv.scan(*self.subject.announced.range())]
         self.kv.write(dict.fromkeys(keys))
 
     async def drop_unheard(self) -> None:
-        """All of the topic came again: what it does not speak of is not there any more."""
+        """Forget the rows that the topic did not mention when all of it came again."""
         subject = self.subject
         again, self._again = self._again, set()
         async for found in scanned(self.kv.scan, *subject.announced.range()):
@@ -161,7 +167,7 @@ class RowCatalogue:
             changes[self.subject.seen_key(name)] = None if isinstance(word, int) else b""
         home = self.home(name)
         if home is None or _as_of(word) >= home.applied_through.next_offset:
-            self._take(changes, name, word)  # who said this had read more than we have
+            self._take(changes, name, word)  # the sender of this had read more than we have
             return
         self._wrong.pop(name, None)
         truth = self.subject.truth(home, name)
@@ -197,7 +203,7 @@ class RowCatalogue:
             return None
 
     def was_written(self) -> None:
-        """What was heard is in the store: have said again what the topic had wrong."""
+        """Announce again the rows that the topic had wrong, once what was heard is in the store."""
         wrong, self._wrong = self._wrong, {}
         for name, home in wrong.items():
             self.say_again(home, name)
@@ -206,7 +212,7 @@ class RowCatalogue:
             self.changed(name)
 
     def note(self, name: str) -> None:
-        """A row of a shard served here is announced now."""
+        """Take a row of a shard served here that is announced now."""
         home = self.home(name)
         if home is not None:
             changes: _Changes = {}

@@ -1,4 +1,4 @@
-"""What all shards of a worker share."""
+"""The services that all shards of a worker share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

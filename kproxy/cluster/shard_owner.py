@@ -10,8 +10,8 @@ workers may believe for a while that they have it. The shard's log decides inste
 3. **Claim.** It appends a CLAIM envelope. When it folds its own CLAIM it has folded everything
    before it, and it serves the shard. The claim's log offset is the owner's epoch.
 4. **Serve.** It announces the claim in the map, answers clients, publishes, and does housekeeping.
-5. **Leave.** An owner that folds another worker's CLAIM stops serving in the same step. What it
-   appended before that CLAIM holds; the new owner has folded it. If the group still assigns the
+5. **Leave.** An owner that folds another worker's CLAIM stops serving in the same step. Its
+   envelopes before that CLAIM hold; the new owner has folded it. If the group still assigns the
    shard to it, it appends a new CLAIM.
 6. **Hand over.** An owner from whom the group takes the shard serves on until another worker's
    CLAIM. So a shard is served while its next owner still reads, and nobody serves it for as long as
@@ -65,7 +65,7 @@ _PERIOD_S = 1.0
 
 
 class _LastRecord(LogListenerBase):
-    """Reads one record, to hold it against the local copy."""
+    """A reader of one record, to hold it against the local copy."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -88,7 +88,7 @@ def _let_go(shard: Shard | None) -> None:
 
 
 class ShardOwner:
-    """Holds one shard until cancelled."""
+    """A task that holds one shard until cancelled."""
 
     def __init__(self, index: int, shards: int, directory: Path, services: ShardServices) -> None:
         self.index = self._index = index
@@ -113,7 +113,7 @@ class ShardOwner:
             done()
 
     def keep(self) -> None:
-        """The shard is this worker's again, before another claimed it."""
+        """Keep the shard, which is this worker's again before another claimed it."""
         self._handed_over = None
 
     async def run(self) -> None:
@@ -173,7 +173,7 @@ class ShardOwner:
     # -- the local copy
 
     async def _open(self) -> Shard:
-        """The shard with a local copy that is a prefix of its log."""
+        """Return the shard with a local copy that is a prefix of its log."""
         shard = await stoppable(self._open_local, _let_go)
         if shard is not None:
             try:
@@ -327,7 +327,7 @@ class ShardOwner:
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
         if envelope.kind == Kind.CLAIM:
             if envelope.writer != self._services.link.writer:
-                self._stop_serving(shard)  # what comes behind it is the other's to tell
+                self._stop_serving(shard)  # the other owner answers the commands behind it
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.FOREIGN:
             self._saw_foreign()

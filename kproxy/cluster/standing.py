@@ -1,4 +1,4 @@
-"""How the shards of a worker on Kafka stand (`worker.standing`)."""
+"""The state of a worker's shards on Kafka (`worker.standing`)."""
 
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.shard_owner import ShardOwner

@@ -1,4 +1,4 @@
-"""Raises the level of a cluster.
+"""The upgrade of a cluster's level.
 
 Kafka's group says which workers are alive. Each worker publishes the levels it knows beside its
 address. An operator finalizes a level that every live worker knows. The record that finalizes it
@@ -28,7 +28,9 @@ class ClusterUpgrades:
         publish: Callable[[bytes, bytes], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        """`publish`: put a record in the partitions topic. `changed`: wait for the map to."""
+        """Take `publish`, which puts a record in the partitions topic; `changed` waits for the map
+        to change.
+        """
         self._upstream = upstream
         self._map = map_
         self._publish = publish
@@ -43,7 +45,7 @@ class ClusterUpgrades:
         return sorted(address for address in live if levels.get(address, OLDEST) < level)
 
     async def live(self) -> list[str]:
-        """The addresses of those that Kafka's group has as members. Raises KafkaError."""
+        """Return the addresses of the members of Kafka's group. Raises KafkaError."""
         return await live_members(self._upstream)
 
     async def finalize(self, level: int) -> None:

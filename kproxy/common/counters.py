@@ -1,4 +1,4 @@
-"""What a worker counts. To count is one addition to a plain integer: 0.05 µs.
+"""The counters of a worker. To count is one addition to a plain integer: 0.05 µs.
 
 To add a counter, name it in `__slots__` and add to it where the thing happens. `kproxy.observe`
 reads them for `/metrics`, on another thread, and SIGUSR1 has them logged.
@@ -16,14 +16,16 @@ TIMED = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 3: "Metadata", 8: "OffsetCo
          9: "OffsetFetch", 78: "ShareFetch", 79: "ShareAcknowledge"}  # fmt: skip
 """The hot APIs, by key: how long their requests take is counted."""
 TIMED_EVERY = 17
-"""Of so many requests one Produce is timed: two looks at the clock are 1 % of one. A prime, for
-clients whose requests come in some rhythm."""
+"""The number of requests of which one Produce is timed: two looks at the clock are 1 % of one.
+
+A prime, for clients whose requests come in some rhythm.
+"""
 WAITED: ContextVar[list[float] | None] = ContextVar("waited", default=None)
-"""What a request waits for records, in seconds: of no interest in how long it takes."""
+"""The seconds that a request waits for records: they are no part of how long it takes."""
 
 
 class Histogram:
-    """How many values were below each bound. `observe` is 0.2 µs."""
+    """The numbers of values below each bound. `observe` is 0.2 µs."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -38,9 +40,9 @@ class Histogram:
 
 
 class Busiest:
-    """About how much there was of the names that there was most of: for a look, not for a bill.
+    """The approximate amounts of the names that there was most of: for a look, not for a bill.
 
-    Bounded: where there are too many names, half of them goes, those of which there was least.
+    Bounded: if there are too many names, the half with the least goes.
     """
 
     __slots__ = ("_names_max", "amounts")
@@ -56,7 +58,7 @@ class Busiest:
             self.amounts = dict(self.top(self._names_max // 2))
 
     def top(self, count: int) -> list[tuple[str | bytes, int]]:
-        """The names with most, most first."""
+        """Return the names with most, most first."""
         return sorted(self.amounts.items(), key=lambda item: -item[1])[:count]
 
 
@@ -84,10 +86,10 @@ class Counters:
         self.connections_open = 0
         self.connections_ended: Counter[str] = Counter()  # by why kproxy ended or refused them
         self.certificates: dict[str, float] = {}  # when they end, by listener: seconds since 1970
-        self.handshakes: Counter[str] = Counter()  # of TLS, by protocol or "failed"
+        self.handshakes: Counter[str] = Counter()  # TLS handshakes, by protocol or "failed"
         self.logins: Counter[tuple[str, str]] = Counter()  # by mechanism, and in, again or failed
         self.requests = 0
-        self.request_bytes = 0  # of frames, without their lengths
+        self.request_bytes = 0  # bytes of frames, without their lengths
         self.response_bytes = 0
         self.answered = [0] * APIS  # requests answered without an error, by API key
         self.failed: Counter[tuple[int, int]] = Counter()  # others, by API key and first error
@@ -95,12 +97,12 @@ class Counters:
         self.busy_in = Busiest()  # bytes by queue, of one Produce in `TIMED_EVERY` requests
         self.busy_out = Busiest()  # the same of Fetch
         self.busy_groups = Busiest()  # commits
-        self.produced_bytes = 0  # of batches, taken for the log
+        self.produced_bytes = 0  # bytes of batches, taken for the log
         self.produced_records = 0
         self.producers_forgotten = 0  # by partitions, as they were not used for long
         self.producers_forgotten_early = 0  # for there were too many: below level 8 alone
-        self.fetched_bytes = 0  # of batches, in answers to Fetch and ShareFetch
-        self.fetched_records = 0  # of Fetch as offsets, of ShareFetch as acquired
+        self.fetched_bytes = 0  # bytes of batches, in answers to Fetch and ShareFetch
+        self.fetched_records = 0  # offsets of Fetch, acquired records of ShareFetch
         self.garbage_found = 0  # objects in cycles that were old: somebody should have cut them
         self.garbage_looks = 0  # at old objects
         self.loop_lag = Histogram((0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
@@ -127,13 +129,13 @@ class Counters:
         self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
 
     def answer(self, key: int, code: int) -> None:
-        """A request of an API was answered; `code`: the first error in the answer, or 0."""
+        """Count an answer to a request of an API; `code`: the first error in the answer, or 0."""
         if code:
             self.failed[key, code] += 1
         else:
             self.answered[key] += 1
 
     def values(self) -> dict[str, int]:
-        """Each counter that is one number by its name."""
+        """Return each counter that is one number by its name."""
         named = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in named.items() if isinstance(value, int)}

@@ -131,7 +131,7 @@ class CannotGoOn(CannotStart):
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first single error in a group."""
+    """Return the first single error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -53,10 +53,10 @@ _ITEMS_MAX = 50
 _TRACE_MAX = 16_000
 _OF_ALL = 50.0, 10.0
 _OF_ONE = 30.0, 5.0
-"""Of one client. How many at once, and how many a second."""
+"""The bound of one client: how many at once, and how many a second."""
 _AUDIT = 1000.0, 20.0
 OF_CLIENT = {
-    "access_rules_created": _AUDIT, "access_rules_deleted": _AUDIT, "administered": _AUDIT,
+    "access_rules_created": _AUDIT, "access_rules_deleted": _AUDIT, "admin_request": _AUDIT,
     "quotas_changed": _AUDIT, "user_changed": _AUDIT,
     "login": (100.0, 1.0), "login_revoked": (100.0, 1.0),
 }  # fmt: skip
@@ -71,10 +71,10 @@ _NAMED_CLIENTS_MAX = 10
 
 
 class Floods:
-    """Lets so many warnings and errors of a name through, and counts the rest.
+    """A filter that lets so many warnings and errors of a name through, and counts the rest.
 
     Somebody who connects ten thousand times a second must not fill the disk, nor hide what others
-    do: of one client fewer are let through, and the first of an address in a minute always is,
+    do: fewer of one client are let through, and the first of an address in a minute always is,
     while there are not too many. The audit and logins are bounded of one client alone. From any
     thread.
     """
@@ -87,7 +87,7 @@ class Floods:
         self._suppressed: dict[str, Suppressed] = {}
 
     def __call__(self, _: Any, __: str, event: structlog.typing.EventDict) -> Any:
-        """A structlog processor. Raises DropEvent."""
+        """Filter an event as a structlog processor. Raises DropEvent."""
         name = str(event["event"])
         most = OF_CLIENT.get(name)
         loud = event.get("level") in ("warning", "error") or name in OF_ALL
@@ -104,7 +104,7 @@ class Floods:
         return event
 
     def _is_first(self, name: str, address: str, now: float) -> bool:
-        """Of an address in a minute: of so many addresses that is known."""
+        """Whether it is the first of an address in a minute: so many addresses are known."""
         seen = self._first.setdefault(name, {})
         while seen and now - seen[oldest := next(iter(seen))] >= _FIRST_S:
             del seen[oldest]
@@ -114,13 +114,13 @@ class Floods:
         return True
 
     def take(self) -> dict[str, "Suppressed"]:
-        """What was left out of which names since last time."""
+        """Return the events that were left out since last time, by name."""
         suppressed, self._suppressed = self._suppressed, {}
         return suppressed
 
 
 class Suppressed:
-    """What was left out of one name: how many, and how many of which client."""
+    """The events of one name that were left out: how many, and how many of which client."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -133,7 +133,7 @@ class Suppressed:
             self.clients[client] += 1
 
     def most(self) -> dict[str, int]:
-        """How many of those clients of whom most was left out."""
+        """Return the counts of the clients that had most left out."""
         return {
             f"{principal} {address}" if principal else address: count
             for (principal, address), count in self.clients.most_common(_NAMED_CLIENTS_MAX)
@@ -141,7 +141,7 @@ class Suppressed:
 
 
 def _client(event: structlog.typing.EventDict) -> tuple[Any, str] | None:
-    """Whom an event is about: a principal and an address (of IPv6, a /64), or an address."""
+    """Return the client of an event: a principal and an address (of IPv6, a /64), or an address."""
     host = event.get("host")
     if host is not None:
         return event.get("principal") or event.get("by"), _network(str(host))
@@ -150,7 +150,7 @@ def _client(event: structlog.typing.EventDict) -> tuple[Any, str] | None:
 
 
 def _network(text: str) -> str:
-    """Of an address, with a port or without; of IPv6 the half that says whose it is."""
+    """Return an address without its port; of IPv6 the half that says whose it is."""
     if text.count(":") < 2:
         return text.partition(":")[0]
     for address in (text.rpartition(":")[0], text):
@@ -208,7 +208,7 @@ def _traced(logger: Any, name: str, event: structlog.typing.EventDict) -> Any:
 
 
 def _plain(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Nothing that a client sent reaches the terminal as more than text; JSON escapes by itself."""
+    """Escape text, so that nothing that a client sent obeys a terminal; JSON escapes by itself."""
     return {
         name: printable(value) if isinstance(value, str) else value for name, value in event.items()
     }

@@ -50,7 +50,7 @@ class MemoryBudget:
         self._waiting[callback] = None
 
     def wait_no_more(self, callback: Callable[[], None]) -> None:
-        """Whoever asked to be called back has gone."""
+        """Forget a callback whose owner has gone."""
         self._waiting.pop(callback, None)
 
     async def wait_for_room(self) -> None:
@@ -69,7 +69,8 @@ class SharedBudget(MemoryBudget):
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
         self.parts = Parts(bytes_max)
-        self._short: dict[str, dict[MemoryPart, None]] = {}  # who waits for room, by holder
+        # The parts that wait for room, by holder
+        self._short: dict[str, dict[MemoryPart, None]] = {}
         self._telling = False
 
     def part(self, holder: str) -> "MemoryPart":
@@ -93,7 +94,7 @@ class SharedBudget(MemoryBudget):
             self._tell()
 
     def _tell(self) -> None:
-        """Of each holder those that wait, in turn, while there is room for it."""
+        """Tell the waiting parts of each holder, in turn, while there is room for it."""
         self._telling = True
         try:
             for holder in list(self._short):
@@ -108,14 +109,14 @@ class SharedBudget(MemoryBudget):
 
 
 class AnswerBudget(SharedBudget):
-    """What answers take. Whose task waits for room waits for its holder's part."""
+    """The memory that answers take. A task that waits for room waits for its holder's part."""
 
     async def wait_for_room(self) -> None:
         await self.part(ASKING.get().holder).wait_for_room()
 
 
 class MemoryPart(MemoryBudget):
-    """What one connection holds of a shared budget, for its holder."""
+    """The part of a shared budget that one connection holds, for its holder."""
 
     def __init__(self, whole: SharedBudget, holder: str) -> None:
         super().__init__(whole.bytes_max)
@@ -134,7 +135,10 @@ class MemoryPart(MemoryBudget):
 
     @property
     def has_room(self) -> bool:
-        """Who has little may begin something whatever others have begun and do not end."""
+        """Whether there is room.
+
+        A holder of little may begin something whatever others have begun and do not end.
+        """
         whole = self._whole
         if whole.used <= whole.parts.plenty:
             return True
@@ -148,7 +152,7 @@ class MemoryPart(MemoryBudget):
 
     @property
     def _left(self) -> int:
-        """Of twice the limit."""
+        """The rest of twice the limit."""
         return 2 * self.bytes_max - self._whole.used
 
     def give_back(self, count: int) -> None:
@@ -166,7 +170,7 @@ class MemoryPart(MemoryBudget):
         self._whole.wait_no_longer(self)
 
     def room(self) -> None:
-        """There is some, and it is this connection's turn."""
+        """Call back: there is room, and it is this connection's turn."""
         waiting, self._waiting = self._waiting, {}
         for callback in waiting:
             callback()
@@ -214,7 +218,7 @@ class ResponseBudget(Pace):
         return self._made >= _NOTED_BYTES or self.due
 
     async def step(self, size: int = 0) -> None:
-        """One more part was made, about so many bytes. Raises Malformed: they are too many."""
+        """Count one more part, about so many bytes. Raises Malformed: they are too many."""
         self._made += size
         if self._made >= _NOTED_BYTES:
             await self._note()

@@ -2,7 +2,7 @@
 
 
 def printable(text: str) -> str:
-    """The same with what is no visible character as an escape: \\x1b, \\x9b, \\u202e.
+    """Escape every character that is not visible: \\x1b, \\x9b, \\u202e.
 
     Group ids, client ids and the like come from anybody, and a terminal obeys what it is shown.
     """

@@ -18,7 +18,7 @@ _BAR_S = 0.2
 
 
 class Progress:
-    """Shows how far several pieces of work have come."""
+    """The progress of several pieces of work, as it is shown."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -33,7 +33,7 @@ class Progress:
     async def of(
         self, event: str, total: int, done: Callable[[], int], **about: int
     ) -> AsyncIterator[None]:
-        """While the block lasts, show how many of `total` are `done()`."""
+        """Show how many of `total` are `done()` while the block lasts."""
         work = (event, about.get("shard", -1))
         self._under_way[work] = total, done
         try:
@@ -47,7 +47,7 @@ class Progress:
             self._under_way.pop(work, None)
 
     def ratio(self, event: str, shard: int) -> float | None:
-        """How much of a shard's work is done, from 0 to 1; None where none is under way."""
+        """Return how much of a shard's work is done, from 0 to 1; None where none is under way."""
         total, done = self._under_way.get((event, shard), (0, None))
         return None if done is None else min(1.0, done() / max(1, total))
 

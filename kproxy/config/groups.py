@@ -1,4 +1,4 @@
-"""What a worker says of groups that say nothing themselves, and the bounds of what they may say.
+"""The settings of groups that set nothing themselves, and the bounds of what they may set.
 
 Names are those of Kafka's broker settings, with `_` for `.`: `broker_settings` relies on it. The
 defaults are Kafka's, those of bounds too.
@@ -111,7 +111,7 @@ class GroupsConfig(BaseModel):
     )
 
     def broker_settings(self) -> dict[str, tuple[bool | int | str, str]]:
-        """What is set here and what it is, by the names of Kafka's broker settings."""
+        """Return the settings and what they are, by the names of Kafka's broker settings."""
         return {
             _OTHER_NAMES.get(name, name.replace("_", ".")): (
                 getattr(self, name),
@@ -121,7 +121,7 @@ class GroupsConfig(BaseModel):
         }
 
     def broker_values(self) -> dict[str, int]:
-        """Those that are numbers."""
+        """Return the settings that are numbers."""
         return {
             name: value
             for name, (value, _) in self.broker_settings().items()

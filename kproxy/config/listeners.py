@@ -1,4 +1,4 @@
-"""Where a worker listens, and who is let in there: `[[listeners]]` of the settings file.
+"""The addresses that a worker listens at, and the clients let in there: `[[listeners]]`.
 
 Names of protocols, mechanisms and of what may be asked of certificates are Kafka's.
 """
@@ -85,7 +85,7 @@ class ListenerConfig(BaseModel):
         return split_address(self.advertise or self.listen)
 
     def beside(self, number: int) -> "ListenerConfig":
-        """That of another worker of this machine: ports count up. Where port is 0 it stays."""
+        """Return the listener of another worker of this machine: ports count up; port 0 stays."""
         host, port = self.address
         name, advertised = self.advertised
         listen = f"{_bracketed(host)}:{port + number if port else 0}"
@@ -162,7 +162,7 @@ def _bracketed(host: str) -> str:
 
 
 def together(listeners: tuple[ListenerConfig, ...]) -> None:
-    """What listeners must not have in common. Raises ValueError."""
+    """Raise ValueError for listeners that have in common what they must not."""
     if len(listeners) > _LISTENERS_MAX:
         raise ValueError(f"there may be {_LISTENERS_MAX} listeners")
     for one in listeners:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 
 def _joined(given: Any) -> Any:
-    """A list, as a settings file may have it, becomes one text."""
+    """Join a list, as a settings file may have it, to one text."""
     if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
         return ";".join(given)
     return given

@@ -62,7 +62,7 @@ def _prefix(text: str) -> str:
 
 
 def _whole_bytes(value: Any) -> Any:
-    """Plain numbers are bytes, also as text; so are 64MiB, 1GB."""
+    """Convert text of plain digits to bytes; 64MiB and 1GB are left as they are."""
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
@@ -70,7 +70,7 @@ Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 # A row has a batch's position in its segment in 32 bits: the last commit of one lies below 4 GiB.
 SegmentBytes = Annotated[Bytes, Field(le=2048 * MIB)]
 MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
-"""As librdkafka takes it."""
+"""The size of a message as librdkafka takes it."""
 Partitions = Annotated[int, Field(gt=0, lt=1 << 30)]  # as `virtual.rows.queues.HIDDEN`
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
 
@@ -288,7 +288,7 @@ class Config(SecurityConfig, GroupsConfig):
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """What clients are told to use, by listener; empty where there is but the flags' one."""
+        """The addresses that clients are told to use, by listener; empty without `listeners`."""
         return {one.name: one.advertised for one in self.listeners}
 
     @property
@@ -315,7 +315,7 @@ class Config(SecurityConfig, GroupsConfig):
         return self.listeners[0].address if self.listeners else split_address(self.listen)
 
     def http_address_of(self, index: int) -> str | None:
-        """Of one of several workers: they count up, where it is given and says a port."""
+        """Return the address of one of several workers: ports count up, where one is given."""
         if self.http_listen is None or self.http_listen == "off":
             return self.http_listen
         host, _, port = self.http_listen.rpartition(":")
@@ -334,11 +334,11 @@ FIELDS = dict(
         key=lambda field: field[0] in GroupsConfig.model_fields,
     )
 )
-"""Of `Config`, as flags and as they are shown: those of groups last. Listeners have no flag."""
+"""The settings of `Config`, as flags and as they are shown: groups last. Listeners have no flag."""
 
 
 def load(flags: dict[str, Any], file: Path | None, environ: dict[str, str] | None = None) -> Config:
-    """Flags over environment over file over defaults. Raises BadConfig."""
+    """Load flags over environment over file over defaults. Raises BadConfig."""
     values = _from_file(file) if file else {}
     values |= _from_environment(os.environ if environ is None else environ)
     values |= flags

@@ -1,4 +1,4 @@
-"""What a shard needs of a log, wherever the log is."""
+"""The interface of a log, as a shard needs it, wherever the log is."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -31,7 +31,7 @@ class Ticket:
             size += len(envelope.body)
             units += 1 if envelope.kind == _APPEND else weight(envelope)
         self.size = size  # bytes
-        self.weight = units  # what applying it costs
+        self.weight = units  # the cost of applying it
         self._outcomes: list[Outcome] | None = None
         self.error: KafkaError | None = None
         self._then: list[Callable[[], None]] = []
@@ -61,7 +61,7 @@ class Ticket:
         self._then.clear()
 
     async def wait(self) -> list[Outcome]:
-        """As `outcomes`, once it is done."""
+        """Return the `outcomes`, once it is done."""
         if not self.done:
             event = anyio.Event()
             self.add_done_callback(event.set)
@@ -69,7 +69,10 @@ class Ticket:
         return self.outcomes()
 
     def outcomes(self) -> list[Outcome]:
-        """In the order of the envelopes. Raises KafkaError if none was appended."""
+        """Return the outcomes in the order of the envelopes.
+
+        Raises KafkaError if none was appended.
+        """
         if self.error is not None:
             raise self.error
         assert self._outcomes is not None
@@ -77,7 +80,7 @@ class Ticket:
 
 
 def cut(ticket: Ticket) -> list[Ticket]:
-    """What goes into a log in a ticket's place: each is applied in one turn of the loop.
+    """Return the tickets that go into a log in its place: each is applied in one turn of the loop.
 
     They succeed or fail each by itself; the whole fails where all of them do.
     """
@@ -129,21 +132,23 @@ def _merge_outcomes(ticket: Ticket, parts: list[Ticket]) -> None:
 
 
 def nobody_told() -> None:
-    """What `Log.on_refusal` is before somebody is."""
+    """Do nothing: the value of `Log.on_refusal` before one is set."""
 
 
 class Log(Protocol):
     """One shard's log."""
 
     on_refusal: Callable[[], None]
-    """Told where something was not appended, or it is not known: what comes later must wait."""
+    """A callback for a refused or unsure append: later batches must wait."""
 
     next_offset: int
-    """Of the next envelope to be applied; set at a start, once the local copy was folded."""
+    """The offset of the next envelope to be applied; set at a start, once the local copy was
+    folded.
+    """
 
     @property
     def waiting(self) -> int:
-        """How much was appended and is not settled, as the log counts it."""
+        """The amount that was appended and is not settled, as the log counts it."""
         ...
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:

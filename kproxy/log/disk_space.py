@@ -5,7 +5,7 @@ down to half of it, deletions always. A reserve file holds a quarter of it (at m
 other programs that fill the disk; the log removes the file when they have.
 
 The file system is asked on a thread: it may take its time. Housekeeping asks once a second, and the
-embedded log before a commit. What is written here in between is counted off.
+embedded log before a commit. Writes in between are counted off.
 """
 
 import os
@@ -50,7 +50,7 @@ class DiskSpace:
         return status.f_bavail * status.f_frsize
 
     def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
-        """The kinds of envelope that may be written now, where `wanted_bytes` are to be."""
+        """Return the kinds of envelope that may be written now, where `wanted_bytes` are to be."""
         free = self._free_bytes - wanted_bytes
         refusing = free < self._free_bytes_min
         if refusing != self._refusing:

@@ -67,7 +67,7 @@ class LocalLog(Log):
         self._failed: Exception | None = None
         self.on_refusal: Callable[[], None] = nobody_told
         self._behind = 0
-        """How many tickets in line stood behind one that was refused, and what they may hold."""
+        """The number of tickets in line behind a refused one, and the kinds that they may hold."""
         self._allowed_behind, self._refusal = _NONE, ""
         self.append_seconds = Histogram(APPEND_S)
 
@@ -81,7 +81,7 @@ class LocalLog(Log):
 
     @property
     def waiting(self) -> int:
-        """How many tickets wait for the next commit."""
+        """The number of tickets that wait for the next commit."""
         return len(self._waiting)
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
@@ -102,7 +102,7 @@ class LocalLog(Log):
         return ticket
 
     def _commit_soon(self) -> None:
-        """What one turn of the loop has brought, where that takes no wait and so no task."""
+        """Commit the tickets of one turn of the loop, if that takes no wait and so no task."""
         self._soon = False
         if self._busy or self._closing or not self._rolled.is_set() or self._failed:
             self._work.set()
@@ -132,7 +132,7 @@ class LocalLog(Log):
                 tasks.cancel_scope.cancel()
             await self._force()
         finally:
-            self._closing = True  # whatever ended it, nothing is taken any more
+            self._closing = True  # after any error, nothing is taken any more
             self._thread.close()
 
     async def _commit_all(self) -> None:
@@ -159,7 +159,7 @@ class LocalLog(Log):
         self._work.set()
 
     async def catch_up(self) -> None:
-        """Nobody else writes here: what is not applied yet is nobody's to see."""
+        """Return at once: nobody else writes here, and unapplied envelopes are invisible."""
 
     async def sync(self) -> None:
         """Force all that was committed to disk."""
@@ -168,8 +168,10 @@ class LocalLog(Log):
             await self._force()
 
     def sync_rest(self) -> None:
-        """What came while `sync`, or another one, was under way: little. On the loop, so that no
-        commit comes in between."""
+        """Sync the little that came while `sync`, or another one, was under way.
+
+        It runs on the loop, so that no commit comes in between.
+        """
         if not self._sync.always:
             self._unsynced = False
             end = self._end()
@@ -194,7 +196,7 @@ class LocalLog(Log):
             await self.sync()
 
     def _take(self) -> tuple[list[Ticket], int, int]:
-        """What the next commit holds, its bytes, and what applying it costs."""
+        """Return the tickets of the next commit, its bytes, and the cost of applying it."""
         taken, total, count, units = [], 0, 0, 0
         while self._waiting and total < self._commit_bytes_max and count < _COMMIT_ENVELOPES:
             ticket = self._waiting.popleft()
@@ -256,7 +258,10 @@ class LocalLog(Log):
         self._refuse(tickets, f"the disk refused a write: {error}", _NONE)
 
     def _refuse(self, tickets: list[Ticket], why: str, allowed: frozenset[Kind]) -> None:
-        """And what waits in line behind, but for these kinds: it must not overtake them."""
+        """Refuse tickets, and later ones in line but for these kinds:
+
+        they must not overtake them.
+        """
         self._behind, self._allowed_behind, self._refusal = len(self._waiting), allowed, why
         self.on_refusal()
         for ticket in tickets:
@@ -342,7 +347,7 @@ def _framed_bytes(tickets: Iterable[Ticket]) -> int:
 def _divided(
     tickets: Iterable[Ticket], allowed: frozenset[Kind]
 ) -> tuple[list[Ticket], list[Ticket]]:
-    """Those that hold these kinds alone, and the others."""
+    """Return the tickets that hold these kinds alone, and the others."""
     kept: list[Ticket] = []
     refused: list[Ticket] = []
     for ticket in tickets:
@@ -352,7 +357,7 @@ def _divided(
 
 
 def _turns(tickets: list[Ticket]) -> Iterator[tuple[list[Ticket], int]]:
-    """What is applied in one turn of the loop each: tickets, and how many envelopes they have."""
+    """Yield the tickets that one turn of the loop applies, and the number of their envelopes."""
     turn: list[Ticket] = []
     count = units = 0
     for ticket in tickets:

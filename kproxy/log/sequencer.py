@@ -1,4 +1,4 @@
-"""Puts a shared log's envelopes in order: ours from memory, others' from the log.
+"""The order of a shared log's envelopes: ours from memory, others' from the log.
 
 Many workers append to a shared log (a partition of Kafka's data topic), and Kafka alone decides
 the order. Every worker must apply the same envelopes at the same log offsets. Reading everything
@@ -50,7 +50,10 @@ class Sequencer:
         self._sent[envelope.counter] = envelope
 
     def reported(self, counter: int, offset: int) -> list[Applied]:
-        """A delivery report: what may be applied now. Raises LogChanged."""
+        """Take a delivery report; return the envelopes that may be applied now.
+
+        Raises LogChanged.
+        """
         if counter not in self._sent:
             return []  # the reader was first, or nobody waits for it any more
         if offset < self.next_offset:
@@ -62,12 +65,17 @@ class Sequencer:
         return self._take_landed()
 
     def unreported(self, counter: int) -> None:
-        """Its fate is not known and nobody waits any more; if it landed, the reader brings it."""
+        """Forget an envelope of unknown fate that nobody waits for; if it landed, the reader brings
+        it.
+        """
         self._sent.pop(counter, None)
         self._landed = {o: c for o, c in self._landed.items() if c != counter}
 
     def read(self, offset: int, envelope: Envelope) -> list[Applied]:
-        """An envelope as the log has it: what may be applied now. Raises LogChanged."""
+        """Take an envelope of the log; return the envelopes that may be applied now.
+
+        Raises LogChanged.
+        """
         if offset < self.next_offset:
             return []  # applied from memory before
         if offset > self.next_offset:
@@ -82,7 +90,7 @@ class Sequencer:
         return [Applied(offset, envelope, mine), *self._take_landed()]
 
     def read_all(self, records: list[tuple[int, Envelope]]) -> list[Applied]:
-        """As `read` of each in turn; at once where nothing of ours is under way."""
+        """Do as `read` for each in turn; at once where nothing of ours is under way."""
         first, last = records[0][0], records[-1][0]
         if self._sent or first != self.next_offset or last - first != len(records) - 1:
             return [one for record in records for one in self.read(*record)]
@@ -108,5 +116,5 @@ class Sequencer:
 
     @property
     def waiting(self) -> int:
-        """How many of ours are on their way."""
+        """The number of ours on their way."""
         return len(self._sent)

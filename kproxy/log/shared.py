@@ -42,7 +42,7 @@ class Link(Protocol):
     writer: int
 
     def next_counter(self) -> int:
-        """A number for an envelope of ours, never given twice."""
+        """Return a number for an envelope of ours, never given twice."""
         ...
 
     def send(self, partition: int, envelope: Envelope) -> None:
@@ -54,7 +54,7 @@ class Link(Protocol):
         ...
 
     async def end(self, partition: int) -> int:
-        """The offset behind the last record there is now. Raises KafkaError."""
+        """Return the offset behind the last record there is now. Raises KafkaError."""
         ...
 
 
@@ -131,12 +131,12 @@ class SharedLog(Log):
 
     @property
     def lag(self) -> int:
-        """How many records of the log, as far as its end was seen, are not applied."""
+        """The number of records of the log, as far as its end was seen, that are not applied."""
         return max(0, self._end_before - self._applied)
 
     @property
     def waiting(self) -> int:
-        """How many appended envelopes are not settled."""
+        """The number of appended envelopes that are not settled."""
         return len(self._tickets)
 
     # -- appending
@@ -155,7 +155,7 @@ class SharedLog(Log):
                 ticket.set_outcome(slot, Outcome(refused.code, message=refused.message))
                 if refused.code != Code.MESSAGE_TOO_LARGE:
                     self.on_refusal()
-                    full = refused  # what comes behind it must not overtake it
+                    full = refused  # later tickets must not overtake it
         return ticket
 
     def _send(self, ticket: PartialTicket, slot: int, envelope: Envelope) -> KafkaError | None:
@@ -191,7 +191,7 @@ class SharedLog(Log):
     # -- what the link brings
 
     def reported(self, reports: list[tuple[int, int | None]]) -> None:
-        """Delivery reports: (counter, log offset; None: its fate is not known)."""
+        """Take delivery reports: (counter, log offset; None: its fate is not known)."""
         sequencer = self._sequencer
         try:
             for counter, offset in reports:
@@ -206,7 +206,7 @@ class SharedLog(Log):
         self._go_on()
 
     async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
-        """Records as the log has them, in its order; returns when more may come."""
+        """Take records as the log has them, in its order; return when more may come."""
         try:
             self._ready += self._sequencer.read_all(records)
         except LogChanged as error:
@@ -226,12 +226,15 @@ class SharedLog(Log):
             self._link.read(self._partition, sequencer.next_offset, sequencer.landed_through)
 
     def lost(self, reason: str) -> None:
-        """The log does not have what comes next any more."""
+        """Note that the log does not have the next record any more."""
         self._broken = LogChanged(reason)
         self._work.set()
 
     def saw_end(self, end: int, applied: int) -> None:
-        """The log's end, asked for when `applied` was applied: what we lack, others wrote."""
+        """Take the log's end, asked for when `applied` was applied.
+
+        Others wrote the records that are missing here.
+        """
         sequencer = self._sequencer
         if end < applied:
             self._saw_too_short(end, applied)
@@ -243,12 +246,15 @@ class SharedLog(Log):
         self._end_before = end
 
     def called(self, end: int) -> None:
-        """Another worker has appended a record before `end`."""
+        """Read on: another worker has appended a record before `end`."""
         if end > self._sequencer.next_offset:
             self._link.read(self._partition, self._sequencer.next_offset, end)
 
     def _saw_too_short(self, end: int, applied: int) -> None:
-        """A new leader may not know its end at once; a log that stays short was truncated."""
+        """Note that the log is too short.
+
+        A new leader may not know its end at once; a log that stays short was truncated.
+        """
         now = self._monotonic()
         self._short_since = self._short_since or now
         if now - self._short_since > _SHORT_S:
@@ -290,7 +296,7 @@ class SharedLog(Log):
             self._give_up()
 
     def _take(self) -> list[Applied]:
-        """The next piece; what is heavier than one by itself goes alone."""
+        """Return the next piece; an envelope that is heavier than one by itself goes alone."""
         taken: list[Applied] = []
         size, units, ready = 0, 0, self._ready
         while ready and size < _PIECE_BYTES:
@@ -303,7 +309,7 @@ class SharedLog(Log):
         return taken
 
     def _apply_at_once(self) -> None:
-        """A little is applied by who brings it; the rest, or where that fails, `run` goes on."""
+        """Apply a little at once; `run` goes on with the rest, or where that fails."""
         pace = Pace()
         while self._ready and not pace.due:
             taken = self._take()
@@ -327,7 +333,7 @@ class SharedLog(Log):
                     await anyio.sleep(_RETRY_S)
 
     def _write_and_apply(self, taken: list[Applied]) -> None:
-        """Raises OSError: nothing of it was written or applied."""
+        """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
         batch = [one.envelope for one in taken]
         first = taken[0].offset
         places = self._segments.append(first, batch, self._segment_bytes)
@@ -346,7 +352,10 @@ class SharedLog(Log):
         self._waiting = [entry for entry in self._waiting if not entry[1].is_set()]
 
     def _give_up(self) -> None:
-        """Nothing is applied here any more: who waits is told to ask elsewhere."""
+        """Settle all tickets:
+
+        nothing is applied here any more, and clients have to ask elsewhere.
+        """
         self._closing = True
         for counter in list(self._tickets):
             self._resolve(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
@@ -364,8 +373,11 @@ class SharedLog(Log):
             await to_thread.run_sync(self._segments.sync)
 
     def sync_rest(self) -> None:
-        """Rows ahead of the copy do no harm: one whose last segment a power cut made shorter is
-        made again. The segments before it are on disk."""
+        """Do nothing: rows ahead of the copy do no harm.
+
+        A copy whose last segment a power cut made shorter is made again. The segments before it are
+        on disk.
+        """
 
     async def roll(self) -> None:
         async with self._disk:

@@ -53,4 +53,4 @@ class LogThread:
             except BaseException as error:
                 call.error = error
             self._loop.call_soon_threadsafe(call.done.set)
-            del call  # what it wrote is not held until the next one comes
+            del call  # its results are not held until the next one comes

@@ -16,5 +16,5 @@ _WEIGHTS: dict[int, Callable[[Envelope], int]] = {
 
 
 def weight(envelope: Envelope) -> int:
-    """Units of one envelope; never less than 1."""
+    """Return the units of one envelope; never less than 1."""
     return _WEIGHTS.get(envelope.kind, by_items)(envelope)

@@ -1,4 +1,4 @@
-"""Whose work a task does."""
+"""The holder that a task works for."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Asking:
-    """Whose part of pools, and whose turns, the requests of a task use: a connection's."""
+    """The connection whose parts of pools, and whose turns, the requests of a task use."""
 
     holder: str = ""
 

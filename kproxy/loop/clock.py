@@ -1,6 +1,6 @@
 """The clocks that kproxy reads. Each is an argument, so that tests need not wait.
 
-What sleeps on the event loop uses the loop's own clock, which a test replaces with the loop.
+Sleeps on the event loop use the loop's own clock, which a test replaces with the loop.
 """
 
 import time

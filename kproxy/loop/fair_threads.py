@@ -17,17 +17,17 @@ def _nobody(key: str) -> bool:
 
 
 class FairThreads:
-    """Of one event loop. Those who `comes_last` have a thread once nobody else waits for one."""
+    """The threads of one event loop. Keys that `comes_last` get one once nobody else waits."""
 
     def __init__(self, threads: int, comes_last: Callable[[str], bool] = _nobody) -> None:
         self.free = threads
         self._threads = threads
         self._comes_last = comes_last
-        self._limiter: CapacityLimiter | None = None  # of the loop that it is first used in
+        self._limiter: CapacityLimiter | None = None  # for the loop that it is first used in
         self.lines: tuple[OrderedDict[str, _Waiting], ...] = (OrderedDict(), OrderedDict())
 
     async def run(self, key: str, work: Callable[[], Made]) -> Made:
-        """What `work` returns, on a thread, once it is the turn of `key`."""
+        """Return the result of `work`, on a thread, once it is the turn of `key`."""
         if self._limiter is None:
             self._limiter = CapacityLimiter(self._threads)
         async with self._turn(key):

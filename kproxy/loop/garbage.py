@@ -1,4 +1,4 @@
-"""When Python's cyclic garbage collector runs: in small steps, and only over young objects.
+"""The schedule of Python's cyclic garbage collector: small steps, and only over young objects.
 
 Reference counting frees nearly everything. A full collection takes time in the number of all
 objects: 200 ms with full caches of rows, one second with fetch sessions of a million partitions.
@@ -31,7 +31,9 @@ at: where nobody asks for anything, and where somebody does and they have double
 
 
 def collect_less() -> None:
-    """From now on; what is there already, code above all, is not looked at any more."""
+    """Collect young objects only from now on; present ones, code above all, are not looked at any
+    more.
+    """
     gc.freeze()
     gc.set_threshold(_YOUNG, _TIMES, _NEVER)
 
@@ -46,7 +48,7 @@ class Look(NamedTuple):
 
 
 class GarbageNet:
-    """Collects old objects now and then. `look` is to be called about once a second."""
+    """A net that collects old objects now and then. `look` is to be called about once a second."""
 
     def __init__(
         self, blocks: Callable[[], int] = sys.getallocatedblocks,

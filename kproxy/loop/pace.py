@@ -1,8 +1,8 @@
-"""Cuts long work into slices, so that the loop never stands still.
+"""The cutting of long work into slices, so that the loop never stands still.
 
 Each turn of the loop does one slice of all the work that was cut: of each client in turn, so that
-many long requests of one do not keep another's waiting. What may be long begins by waiting for a
-turn, too.
+many long requests of one do not keep another's waiting. Work that may be long begins by waiting for
+a turn, too.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ FREED_AT_ONCE = 20_000
 _LET_GO_AT_ONCE = 200
 _LEAVES = frozenset((int, str, bytes, bool, float, type(None)))
 _Line = OrderedDict[str, deque[asyncio.Future[None]]]
-"""Who waits for a turn, by whose work it is."""
+"""The waiters for a turn, by whose work it is."""
 _lines: dict[asyncio.AbstractEventLoop, _Line] = {}
-"""By loop, only while somebody waits: mostly it is empty, and each request asks."""
+"""The lines by loop, only while somebody waits: mostly it is empty, and each request asks."""
 
 
 class Pace:
@@ -44,7 +44,7 @@ class Pace:
         self.begin()
 
     def begin(self) -> None:
-        """What is done from now on counts: what was waited for until now did not hold the loop."""
+        """Count the work from now on: the wait until now did not hold the loop."""
         self._until = monotonic() + SLICE_S
 
     @property
@@ -62,7 +62,7 @@ class Pace:
         self.begin()
 
     async def count(self, keys: Iterable[Key]) -> dict[Key, int]:
-        """How often each is there, in the order in which they come first."""
+        """Return how often each key is there, in the order in which they come first."""
         times: dict[Key, int] = {}
         for some in slices(keys, _COUNTED_AT_ONCE):
             for key in some:
@@ -71,9 +71,9 @@ class Pace:
         return times
 
     async def let_go(self, held: list[Any]) -> None:
-        """Free what only this list holds: all at once would take as long as a turn may, and more.
+        """Free the objects that only this list holds: at once it would take longer than a turn may.
 
-        Of what is among it only values are looked at: containers, and dataclasses' fields.
+        Only values among them are looked at: containers, and dataclasses' fields.
         """
         while held:
             _take_apart(held)
@@ -102,7 +102,7 @@ def _take_apart(held: list[Any]) -> None:
 
 @cache
 def _parts(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass; none of anything else."""
+    """Return the fields of a dataclass; none of anything else."""
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
@@ -144,14 +144,14 @@ def _give_turn(loop: asyncio.AbstractEventLoop, line: _Line) -> None:
 
 
 def slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of so many items; the last may be shorter."""
+    """Yield lists of so many items; the last may be shorter."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
 
 
 def lots(scan: Scan, start: bytes, end: bytes, size: int = _LOT) -> Iterator[list[Row]]:
-    """Rows with start <= key < end, so many at a time, each lot as the rows stand by then.
+    """Yield rows with start <= key < end, so many at a time, each lot as the rows stand by then.
 
     No scan is open between two lots.
     """
@@ -163,7 +163,7 @@ def lots(scan: Scan, start: bytes, end: bytes, size: int = _LOT) -> Iterator[lis
 async def scanned(
     scan: Scan, start: bytes, end: bytes, size: int = _LOT
 ) -> AsyncGenerator[list[Row], None]:
-    """The same; others have their turn between two lots."""
+    """Yield the same as `lots`; others have their turn between two lots."""
     pace = Pace()
     for some in lots(scan, start, end, size):
         yield some

@@ -15,7 +15,7 @@ _beats: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, anyio.Event]] =
 async def pulse(period_s: float) -> None:
     """Sleep until the loop's clock is at a multiple of `period_s`, at least half of it from now.
 
-    Whoever sleeps for the same period wakes in the same turn.
+    All sleepers of the same period wake in the same turn.
     """
     loop = asyncio.get_running_loop()
     enough = loop.time() + period_s / 2

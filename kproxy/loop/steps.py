@@ -13,12 +13,12 @@ from kproxy.loop.pace import Pace
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-"""Yields every few hundred elements and returns its result."""
+"""A generator that yields every few hundred elements and returns its result."""
 
 EVERY = 256
 """Elements from one yield to the next, about."""
 AT_ONCE = 20
-"""Yields of what a request may do itself: some milliseconds."""
+"""The number of yields that a request may do itself: some milliseconds."""
 
 
 class Work(Generic[Result]):
@@ -57,7 +57,7 @@ async def finish(work: Work[Result], wanted: Callable[[], bool]) -> bool:
 
 
 async def done(steps: Steps[Result]) -> Result:
-    """The result of steps: at once where they are few."""
+    """Return the result of steps: at once where they are few."""
     work = Work(steps)
     if not work.begin():
         await finish(work, lambda: True)
@@ -65,7 +65,7 @@ async def done(steps: Steps[Result]) -> Result:
 
 
 def at_once(steps: Steps[Result]) -> Result:
-    """The result, however long it takes."""
+    """Return the result, however long it takes."""
     work = Work(steps)
     while not work.advance():
         pass
@@ -73,13 +73,13 @@ def at_once(steps: Steps[Result]) -> Result:
 
 
 def spent(count: int) -> Steps[None]:
-    """So many elements were worked on in one go."""
+    """Yield for so many elements that were worked on in one go."""
     for _ in range(count // EVERY):
         yield
 
 
 def once_in_order(names: Iterable[str]) -> Steps[list[str]]:
-    """Sorted, each once."""
+    """Return the names sorted, each once."""
     found: set[str] = set()
     left = iter(names)
     while piece := list(islice(left, 4 * EVERY)):
@@ -89,7 +89,7 @@ def once_in_order(names: Iterable[str]) -> Steps[list[str]]:
 
 
 def in_order(names: Iterable[str]) -> Steps[list[str]]:
-    """Sorted; many are sorted piece by piece, as sorting all is one long call."""
+    """Return the names sorted; many are sorted piece by piece, as sorting all is one long call."""
     pieces, left = [], iter(names)
     while piece := sorted(islice(left, 4 * EVERY)):
         pieces.append(piece)

@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Tells a call on a thread that nobody waits for its result any more."""
+    """A signal to a call on a thread that nobody waits for its result any more."""
 
     def __init__(self) -> None:
         self._told = threading.Event()

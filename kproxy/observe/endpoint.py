@@ -34,7 +34,7 @@ class Endpoint:
     """Metrics and health of this process. `serve` tells it of the worker once there is one."""
 
     def __init__(self, config: Config) -> None:
-        """Raises CannotStart: an expression or a file is not sound."""
+        """Take the settings. Raises CannotStart: an expression or a file is not sound."""
         self._config = config
         self.watch = LoopWatch(Histogram())
         self.health = Health(self.watch)
@@ -55,7 +55,7 @@ class Endpoint:
                 thread.stop()
 
     def serve(self, worker: Worker) -> None:
-        """The worker accepts connections from now on."""
+        """Serve the pages of a worker that accepts connections from now on."""
         self.watch.lag = worker.counters.loop_lag
         loop = asyncio.get_running_loop()
         self._top.attach(loop)
@@ -80,8 +80,8 @@ class Endpoint:
         host, port = listening.getsockname()[:2]
         if self._config.authorizer != "none" and token is None and not host.startswith(_LOCAL):
             _log.warning(
-                "http_tells_anyone", listen=f"{host}:{port}",
-                hint="whoever reaches it is told names of queues and groups: give http_token_file",
+                "metrics_unprotected", listen=f"{host}:{port}",
+                hint="every client reads names of queues and groups there: give http_token_file",
             )  # fmt: skip
         _log.info("http_ready", listen=f"{host}:{port}", tls=self._config.http_tls_cert is not None)
         return thread
@@ -109,7 +109,7 @@ class Endpoint:
 
 
 def bound(config: Config) -> socket.socket | None:
-    """The socket to serve at. Where no address was asked for, a free port from the default on.
+    """Return the socket to serve at; without an address, a free port from the default on.
 
     Raises CannotStart: the address that was asked for cannot be had.
     """
@@ -135,7 +135,7 @@ def bound(config: Config) -> socket.socket | None:
 
 
 def _names(config: Config) -> Iterator[str]:
-    """By which this machine is known, besides its addresses."""
+    """Yield the names of this machine, besides its addresses."""
     yield from filter(None, config.http_hosts.split(","))
     yield socket.gethostname()
     for one in config.listening:

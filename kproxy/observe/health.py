@@ -16,20 +16,20 @@ _UNREADY = ("opening", "rebuilding", "catching_up")
 
 
 class Health:
-    """Of one process. `worker` is set once it accepts connections. From any thread."""
+    """The health of one process. `worker` is set once it accepts connections. From any thread."""
 
     def __init__(self, watch: LoopWatch) -> None:
         self.watch = watch
         self.worker: Worker | None = None
 
     def stuck(self) -> str | None:
-        """Why the process does not live, if so."""
+        """Return why the process does not live, if so."""
         if self.watch.stuck:
             return f"the event loop has not turned for {self.watch.turned_s_ago:.1f} s"
         return None
 
     def unready(self) -> list[str]:
-        """Why no client should be sent here; none: it is ready."""
+        """Return why no client should be sent here; none: it is ready."""
         reasons = [reason for reason in [self.stuck()] if reason]
         worker = self.worker
         if worker is None:
@@ -49,7 +49,7 @@ class Health:
         return Counter(one.phase for one in worker.standing.shards())
 
     def report(self) -> dict[str, Any]:
-        """All of it, for people."""
+        """Return all of it, for people."""
         worker, reasons = self.worker, self.unready()
         standing = None if worker is None else worker.standing
         return {

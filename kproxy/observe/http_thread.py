@@ -1,18 +1,18 @@
 """A small HTTP/1.1 server on a thread with an event loop of its own.
 
-It goes on when the worker's loop is stuck. h11 understands the bytes, and asyncio moves them: what
-uvicorn and starlette bring beyond that is not needed for four addresses, and takes five times the
-memory. Left out: bodies of requests, ranges, compression.
+It goes on when the worker's loop is stuck. h11 understands the bytes, and asyncio moves them:
+uvicorn and starlette would bring more than four addresses need, and take five times the memory.
+Left out: bodies of requests, ranges, compression.
 
 Bounds: connections that wait for their client (in a TLS handshake, before a whole request, while it
 reads an answer), pages that are made, bytes of a request's head, seconds for a whole request, and
-seconds of silence between two. Where too many wait, one of the address that has most of them ends.
-A page has a place of its own, of which an address has a quarter; who finds none is told so at once.
-Probes need none: so nobody keeps them out.
+seconds of silence between two. If too many wait, one of the address that has most of them ends. A
+page has a place of its own, of which an address has a quarter; a request that finds none is told so
+at once. Probes need none: so nobody keeps them out.
 
-Without a token whoever reaches the port may ask, and so may a page in a browser whose name was made
-to point here. So names that anyone may own are refused: addresses are taken, names without a dot,
-those that nobody owns (`.local`, `.internal`, `.svc`), and those that are given.
+Without a token every client that reaches the port may ask, and so may a page in a browser whose
+name was made to point here. So names that anyone may own are refused: addresses are taken, names
+without a dot, those that nobody owns (`.local`, `.internal`, `.svc`), and those that are given.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from kproxy.security.peer import network_of
 _log = structlog.get_logger()
 
 CONNECTIONS_MAX = 64
-"""Of those that wait for their clients."""
+"""The number of connections that wait for their clients."""
 PAGES_MAX = 16
 _PARTS = 4
 _BUSY = 429
@@ -52,7 +52,7 @@ _READ_BYTES = 4096
 
 
 class Answer(NamedTuple):
-    """What a path says."""
+    """The answer of a path."""
 
     status: int
     body: bytes
@@ -60,17 +60,20 @@ class Answer(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[], Answer]]
-"""By path; called on a thread, one at a time, but for those of `OPEN`: they wait for nothing."""
+"""The pages by path; called on a thread, one at a time.
+
+The pages of `OPEN` are not: they wait for nothing.
+"""
 
 
 class HttpThread:
-    """Serves `pages` at a bound socket until `stop`."""
+    """A thread that serves `pages` at a bound socket until `stop`."""
 
     def __init__(
         self, listening: socket.socket, pages: Pages, *,
         token: str | None = None, tls: ssl.SSLContext | None = None, names: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        """`token`: what every request has to bear, but for /livez and /readyz.
+        """Take `token`, which every request has to bear, but for /livez and /readyz.
 
         `names`: by which it may be asked without one.
         """
@@ -80,7 +83,7 @@ class HttpThread:
         self._tls = tls
         self._names = frozenset(name.lower() for name in names)
         self._fresh: _Crowd = Crowd()  # connections that wait for their clients
-        self._idle: _Crowd = Crowd()  # those of them that had an answer
+        self._idle: _Crowd = Crowd()  # connections that had an answer
         self._places: dict[asyncio.Task[None], tuple[_Crowd, str]] = {}
         self._making: Counter[str] = Counter()  # pages, by address
         self._loop = asyncio.new_event_loop()
@@ -141,7 +144,10 @@ class HttpThread:
     def _wait_for_client(
         self, task: "asyncio.Task[None]", network: str, *, idle: bool = False
     ) -> None:
-        """It may be ended for another one, until `_goes_on`: one that had an answer first."""
+        """Note a connection that may be ended for another one, until `_goes_on`.
+
+        A connection that had an answer ends first.
+        """
         if len(self._places) >= CONNECTIONS_MAX:
             crowd = self._idle if self._idle.count else self._fresh
             longest = crowd.oldest(crowd.most()[0])
@@ -159,7 +165,7 @@ class HttpThread:
 
     @contextmanager
     def _waits(self, network: str, *, idle: bool = False) -> Iterator[None]:
-        """For its client, which is idle between an answer and its next request."""
+        """Wait for its client, which is idle between an answer and its next request."""
         task = asyncio.current_task()
         assert task is not None
         if task not in self._places:
@@ -170,7 +176,7 @@ class HttpThread:
             self._goes_on(task)
 
     async def _serve_one(self, accepted: socket.socket, network: str) -> None:
-        """One connection, from its TLS handshake on, if there is to be one."""
+        """Serve one connection, from its TLS handshake on, if there is to be one."""
         reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         writer: asyncio.StreamWriter | None = None
@@ -183,7 +189,7 @@ class HttpThread:
                     ssl_shutdown_timeout=None if self._tls is None else _STOP_S,
                 )  # fmt: skip
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-            writer.transport.set_write_buffer_limits(0)  # what is drained was sent
+            writer.transport.set_write_buffer_limits(0)  # drained bytes were sent
             await self._converse(reader, writer, network)
             ended = True
         except (OSError, TimeoutError, asyncio.CancelledError, h11.ProtocolError):
@@ -193,7 +199,7 @@ class HttpThread:
                 pass  # asyncio closes what it could not make a transport of
             elif ended and not self._stopping.is_set():
                 writer.close()
-            else:  # what a client does not read would be kept for it otherwise, for ever
+            else:  # unread bytes would be kept for the client otherwise, for ever
                 writer.transport.abort()
 
     async def _converse(
@@ -237,7 +243,7 @@ class HttpThread:
         return await self._made(page, network)
 
     async def _made(self, page: Callable[[], Answer], network: str) -> Answer:
-        """A page, in one of the places for those."""
+        """Return a page, made in one of the places for pages."""
         making = self._making
         if making.total() >= PAGES_MAX or making[network] >= PAGES_MAX // _PARTS:
             return Answer(_BUSY, b"too many ask for pages at once\n")
@@ -278,9 +284,9 @@ class HttpThread:
         writer.write(connection.send(head) or b"")
         if not bare and answer.body:
             writer.write(connection.send(h11.Data(data=answer.body)) or b"")
-        with suppress(h11.LocalProtocolError):  # of an answer to HEAD the body is not sent
+        with suppress(h11.LocalProtocolError):  # the body of an answer to HEAD is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-        with self._waits(network):  # who reads an answer is not idle
+        with self._waits(network):  # a client that reads an answer is not idle
             await asyncio.wait_for(writer.drain(), _ANSWER_S)
 
 
@@ -291,7 +297,10 @@ OPEN = frozenset(("/livez", "/readyz"))
 async def _next_request(
     connection: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Request | None:
-    """The next request, its body passed over; None: the client has gone. Raises ProtocolError."""
+    """Return the next request, its body passed over; None: the client has gone.
+
+    Raises ProtocolError.
+    """
     request: h11.Request | None = None
     while True:
         event = connection.next_event()

@@ -16,7 +16,7 @@ def _nothing() -> None:
 
 
 class LoopWatch:
-    """Of the loop that `start` is called on, until `stop`."""
+    """A watch of the loop that `start` is called on, until `stop`."""
 
     def __init__(self, lag: Histogram, clock: Callable[[], float] = monotonic) -> None:
         self.lag = lag
@@ -24,7 +24,7 @@ class LoopWatch:
         self._turned_at = clock()
         self._due: asyncio.TimerHandle | None = None
         self.on_turn: Callable[[], None] = _nothing
-        """Called with each look."""
+        """A callback at each look."""
 
     def start(self) -> None:
         self._again(asyncio.get_running_loop())

@@ -1,13 +1,13 @@
 """Series of single queues and groups, where `--metrics-queues` or `--metrics-groups` names them.
 
-The event loop gathers them in slices, when a scrape asks; the scraping thread waits for that, for
-a while. A loop that is stuck leaves them out. Names that the expressions (RE2) match are looked for
+The event loop gathers them in slices, when a scrape asks; the scraping thread waits for that, for a
+while. A loop that is stuck leaves them out. Names that the expressions (RE2) match are looked for
 every 30 s, among names that begin as the expression does: `orders-.*` costs a million other queues
-nothing. At most `series_max` series are given; what is left out is counted.
+nothing. At most `series_max` series are given; the number left out is counted.
 
-What another worker serves is its to tell: a worker has the ends of partitions that it serves, and
-the commits of groups that it coordinates. Lag is given where it has both; the dashboard joins what
-several workers tell.
+Each worker tells its own part: it has the ends of partitions that it serves, and the commits of
+groups that it coordinates. Lag is given where it has both; the dashboard joins what several workers
+tell.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ class Line(NamedTuple):
 
 
 class Selected:
-    """Of one worker. `collect` is called on the scraping thread."""
+    """The selected series of one worker. `collect` is called on the scraping thread."""
 
     def __init__(self, queues: str | None, groups: str | None, series_max: int) -> None:
-        """Raises KafkaError: an expression is not one."""
+        """Compile the expressions. Raises KafkaError: an expression is not one."""
         self._queues: Any = None if queues is None else compiled(queues)
         self._groups: Any = None if groups is None else compiled(groups)
         self._series_max = series_max
@@ -63,7 +63,7 @@ class Selected:
         self._left = 0
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The worker's loop: what the rows say is read there."""
+        """Take the worker's loop: the rows are read there."""
         self._loop = loop
 
     def collect(self, worker: Worker) -> Iterator[Metric]:
@@ -87,7 +87,7 @@ class Selected:
     # -- on the worker's loop
 
     async def gather(self, worker: Worker) -> list[Line]:
-        """All series, at most so many. `_left`: how many more there are."""
+        """Return all series, at most so many. `_left`: how many more there are."""
         lines: list[Line] = []
         pace = Pace()
         self._left = 0
@@ -102,7 +102,7 @@ class Selected:
         return lines
 
     async def _add_queue(self, worker: Worker, name: str, lines: list[Line], pace: Pace) -> None:
-        """What this worker serves of a queue, of which there may be very many partitions."""
+        """Add this worker's partitions of a queue, of which there may be very many."""
         await pace.step()
         queue = worker.catalogue.find(name)
         if queue is None:
@@ -150,7 +150,7 @@ class Selected:
 
 
 def bounds(pattern: Any) -> tuple[str, bytes | None]:
-    """The first name that may match, and what none lies behind, if there is such."""
+    """Return the first name that may match, and the one that none lies behind, if there is such."""
     with suppress(Exception):  # re2 says so where an expression begins with anything
         low, high = pattern.possiblematchrange(_PREFIX_MAX)
         return low.decode(errors="ignore"), high or None
@@ -175,9 +175,9 @@ def _served(worker: Worker, queue: Queue, index: int) -> Shard | None:
 
 
 async def group_lines(worker: Worker, group: str, pace: Pace, partitions_max: int) -> list[Line]:
-    """What this worker knows of a group that it coordinates; on its loop.
+    """Return this worker's lines on a group that it coordinates; on its loop.
 
-    Of a group that has committed on more than `partitions_max` there is no sum and no maximum.
+    A group that has committed on more than `partitions_max` has no sum and no maximum.
     """
     shard = worker.routes.serving(shard_of(group, worker.routes.shards))
     head = None if shard is None else shard.state.get(RowKind.GROUP + group.encode())

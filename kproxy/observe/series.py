@@ -40,9 +40,9 @@ _ENDED = {
 _PLAIN = {
     "request_bytes": "bytes of requests", "response_bytes": "bytes of answers",
     "produced_bytes": "bytes of batches that were taken for the log",
-    "produced_records": "records of such batches",
+    "produced_records": "records of batches that were taken for the log",
     "fetched_bytes": "bytes of batches in answers to Fetch and ShareFetch",
-    "fetched_records": "records in such answers, as offsets",
+    "fetched_records": "records in answers to Fetch and ShareFetch, as offsets",
     "dead_letters": "records that went into dead-letter queues",
     "dead_letters_blocked": "times that dead letters had to wait for their queue",
     "dead_letters_dropped": "dead letters whose queue is gone",
@@ -56,13 +56,13 @@ _PLAIN = {
     "route_passed_over": "records that a route could not look at or pass on",
     "unroutable": "records that have no queue to go to",
     "garbage_looks": "looks at old objects for reference cycles",
-    "garbage_found": "objects that they found and freed",
+    "garbage_found": "objects that these looks found and freed",
     "compaction_passes": "passes of compaction",
     "batches_not_compacted": "batches that passes of compaction left as they are",
     "expired_at_once": "records taken that are older than their queue keeps them",
     "not_compacted": "partitions with a batch that cannot be read",
     "producers_forgotten": "idempotent producers that a queue forgot, as nobody had used them",
-    "producers_forgotten_early": "the same of those that were too many: below level 8 alone",
+    "producers_forgotten_early": "producers forgotten because there were too many, below level 8",
 }  # fmt: skip
 
 
@@ -74,7 +74,10 @@ def _of(known: tuple[str, ...], name: str) -> str:
 
 
 class WorkerSeries(Collector):
-    """Collects on the thread that asks; `selected`: queues and groups that were asked for."""
+    """The series of a worker, collected on the thread that asks.
+
+    `selected`: single queues and groups.
+    """
 
     def __init__(self, health: Health, selected: Selected | None = None) -> None:
         self._health = health
@@ -84,7 +87,7 @@ class WorkerSeries(Collector):
         self._registry.register(self)
 
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the series in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
@@ -140,20 +143,27 @@ def _requests(worker: Worker) -> Iterator[Metric]:
     for (key, code), count in list(counters.failed.items()):
         requests[_APIS.get(key, str(key)), _CODES.get(code, "OTHER")] = count
     yield _labelled(
-        CounterMetricFamily, "requests", "answered, by API and the first error in the answer",
+        CounterMetricFamily, "requests",
+        "requests answered, by API and the first error in the answer",
         ("api", "code"), requests,
     )  # fmt: skip
     timed = {(TIMED[key],): one for key, one in counters.request_seconds.items()}
-    yield _histogram("request_seconds", "without waits for records", timed, ("api",))
+    yield _histogram(
+        "request_seconds", "seconds of requests, without waits for records", timed, ("api",)
+    )
     for name, text in _PLAIN.items():
         yield CounterMetricFamily(f"kproxy_{name}", text, getattr(counters, name))
-    yield _histogram("loop_lag_seconds", "how late the event loop is", {(): counters.loop_lag})
+    yield _histogram(
+        "loop_lag_seconds", "seconds by which the event loop is late", {(): counters.loop_lag}
+    )
     yield _gauge("fetch_sessions", "sessions of Fetch", worker.sessions.count)
     yield _gauge("share_sessions", "sessions of ShareFetch", len(worker.share_sessions))
     yield _gauge("long_polls", "requests that wait for records", worker.long_polls)
     for what, memory in (("request", worker.request_memory), ("answer", worker.answer_memory)):
-        yield _gauge(f"{what}_bytes_buffered", "held in memory", memory.used)
-        yield _gauge(f"{what}_bytes_buffered_max", "above it nothing is begun", memory.bytes_max)
+        yield _gauge(f"{what}_bytes_buffered", "bytes held in memory", memory.used)
+        yield _gauge(
+            f"{what}_bytes_buffered_max", "bytes above which nothing is begun", memory.bytes_max
+        )
 
 
 def _connections(worker: Worker) -> Iterator[Metric]:
@@ -161,7 +171,9 @@ def _connections(worker: Worker) -> Iterator[Metric]:
     ended = dict.fromkeys([(outcome,) for outcome in _ENDED.values()], 0.0)
     for event, count in list(counters.connections_ended.items()):
         ended[_ENDED.get(event, "failed"),] += count
-    yield CounterMetricFamily("kproxy_connections_accepted", "ever", counters.connections)
+    yield CounterMetricFamily(
+        "kproxy_connections_accepted", "connections accepted", counters.connections
+    )
     yield _labelled(
         CounterMetricFamily, "throttled", "times that a client was to wait", ("quota",),
         {(quota,): count for quota, count in list(counters.throttled.items())},
@@ -173,22 +185,23 @@ def _connections(worker: Worker) -> Iterator[Metric]:
     yield _labelled(
         CounterMetricFamily,
         "connections_ended",
-        "by kproxy",
+        "connections that kproxy ended, by outcome",
         ("outcome",),
         ended,
     )
-    yield _gauge("connections", "open now", counters.connections_open)
+    yield _gauge("connections", "connections open now", counters.connections_open)
     yield _labelled(
-        CounterMetricFamily, "logins", "of clients", ("mechanism", "outcome"),
+        CounterMetricFamily, "logins", "logins of clients", ("mechanism", "outcome"),
         {(_of(_MECHANISMS, name), outcome): count
          for (name, outcome), count in list(counters.logins.items())},
     )  # fmt: skip
     yield _labelled(
-        CounterMetricFamily, "tls_handshakes", "of clients", ("protocol",),
+        CounterMetricFamily, "tls_handshakes", "handshakes of clients", ("protocol",),
         {(protocol,): count for protocol, count in list(counters.handshakes.items())},
     )  # fmt: skip
     yield _labelled(
-        GaugeMetricFamily, "certificate_expires_seconds", "since 1970", ("listener",),
+        GaugeMetricFamily, "certificate_expires_seconds",
+        "end of the certificate, in seconds since 1970", ("listener",),
         {(name,): at for name, at in counters.certificates.items()},
     )  # fmt: skip
 
@@ -201,21 +214,25 @@ def _shards(worker: Worker) -> Iterator[Metric]:
     phases: dict[tuple[str], float] = {(phase,): 0 for phase in PHASES}
     for one in shards:
         phases[one.phase,] += 1
-    yield _labelled(GaugeMetricFamily, "shards", "of this worker", ("state",), phases)
-    yield _gauge("shards_configured", "of all workers together", worker.routes.shards)
+    yield _labelled(
+        GaugeMetricFamily, "shards", "shards of this worker, by state", ("state",), phases
+    )
+    yield _gauge("shards_configured", "shards of all workers together", worker.routes.shards)
     yield _histogram(
-        "takeover_seconds", "from an assignment till it is served",
+        "takeover_seconds", "seconds from a shard's assignment until it is served",
         {(): worker.counters.takeover_seconds},
     )  # fmt: skip
     yield _histogram(
-        "append_seconds", "till a commit is on disk, or the cluster has a record",
+        "append_seconds", "seconds until a commit is on disk, or the cluster has a record",
         {(): standing.append_seconds},
     )  # fmt: skip
     if standing.upstream_up is not None:
         yield from _upstream(worker, shards)
     yield from _counted([one for one in shards if one.shard is not None])
     late_s = worker.delays.late_ms / 1000
-    yield _gauge("delayed_late_seconds", "for so long a record has been due", late_s)
+    yield _gauge(
+        "delayed_late_seconds", "seconds that the oldest due record has waited for delivery", late_s
+    )
     yield from _disk(worker, [one for one in shards if one.shard is not None])
 
 
@@ -225,25 +242,39 @@ def _upstream(worker: Worker, shards: list[ShardStanding]) -> Iterator[Metric]:
     yield _gauge("upstream_up", "1 where the cluster answers", bool(standing.upstream_up))
     errors = {(name,): float(count) for name, count in standing.upstream_errors().items()}
     yield _labelled(
-        CounterMetricFamily, "upstream_errors", "of clients of the cluster", ("code",), errors
+        CounterMetricFamily,
+        "upstream_errors",
+        "errors that clients of the cluster reported",
+        ("code",),
+        errors,
     )
     by_shard = {(str(one.number),): one for one in shards}
     lag = {key: float(one.lag) for key, one in by_shard.items()}
     yield _labelled(
-        GaugeMetricFamily, "shard_lag_records", "of the log's end, not applied", ("shard",), lag
+        GaugeMetricFamily,
+        "shard_lag_records",
+        "records of the log that are not applied",
+        ("shard",),
+        lag,
     )
     rebuilt = {key: one.rebuilt for key, one in by_shard.items() if one.phase == "rebuilding"}
-    yield _labelled(GaugeMetricFamily, "rebuild_ratio", "done, 0 to 1", ("shard",), rebuilt)
+    yield _labelled(
+        GaugeMetricFamily,
+        "rebuild_ratio",
+        "part of a rebuild that is done, 0 to 1",
+        ("shard",),
+        rebuilt,
+    )
     publishing = [(key, one.published_s_ago) for key, one in by_shard.items()]
     ages = {key: age for key, age in publishing if age is not None}
     yield _labelled(
-        GaugeMetricFamily, "publication_age_seconds", "since all rows were published", ("shard",),
-        ages,
+        GaugeMetricFamily, "publication_age_seconds", "seconds since all rows were published",
+        ("shard",), ages,
     )  # fmt: skip
 
 
 def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
-    """What the fold counts, of the shards that are served here: workers sum up to all."""
+    """Yield the counts of the fold, of the shards that are served here: workers sum up to all."""
     queues = partitions = live = waiting = delayed = overdue_ms = 0
     groups: dict[tuple[str], float] = {}
     for one in shards:
@@ -257,13 +288,17 @@ def _counted(shards: list[ShardStanding]) -> Iterator[Metric]:
         overdue_ms = max(overdue_ms, one.shard.retention_overdue_ms)
         for kind, count in counts.groups.items():
             groups[kind,] = groups.get((kind,), 0) + count
-    yield _gauge("queues", "in shards served here", queues)
-    yield _gauge("partitions", "in shards served here", partitions)
-    yield _labelled(GaugeMetricFamily, "groups", "in shards served here", ("type",), groups)
-    yield _gauge("live_bytes", "of batches that can be read, in shards served here", live)
-    yield _gauge("appends_waiting", "appended and not settled", waiting)
-    yield _gauge("delayed_records", "that are not due yet, in shards served here", delayed)
-    yield _gauge("retention_overdue_seconds", "of the partition due for longest", overdue_ms / 1000)
+    yield _gauge("queues", "queues in shards served here", queues)
+    yield _gauge("partitions", "partitions in shards served here", partitions)
+    yield _labelled(GaugeMetricFamily, "groups", "groups in shards served here", ("type",), groups)
+    yield _gauge("live_bytes", "bytes of batches that can be read, in shards served here", live)
+    yield _gauge("appends_waiting", "appends that are not settled", waiting)
+    yield _gauge("delayed_records", "records that are not due yet, in shards served here", delayed)
+    yield _gauge(
+        "retention_overdue_seconds",
+        "seconds that the partition due for longest has been due",
+        overdue_ms / 1000,
+    )
 
 
 def _disk(worker: Worker, shards: list[ShardStanding]) -> Iterator[Metric]:
@@ -277,7 +312,11 @@ def _disk(worker: Worker, shards: list[ShardStanding]) -> Iterator[Metric]:
     free = 0
     with suppress(OSError):
         free = disk.free_bytes()
-    yield _gauge("disk_free_bytes", "of the data directory's disk", free)
-    yield _gauge("disk_free_bytes_min", "below it produces are refused", disk.free_bytes_min)
+    yield _gauge("disk_free_bytes", "free bytes on the data directory's disk", free)
+    yield _gauge(
+        "disk_free_bytes_min", "free bytes below which produces are refused", disk.free_bytes_min
+    )
     used: dict[tuple[str], float] = {("log",): log, ("rows",): rows}
-    yield _labelled(GaugeMetricFamily, "disk_used_bytes", "by served shards", ("of",), used)
+    yield _labelled(
+        GaugeMetricFamily, "disk_used_bytes", "bytes on disk of served shards", ("of",), used
+    )

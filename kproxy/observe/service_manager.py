@@ -1,6 +1,6 @@
-"""Tells systemd (Type=notify) that kproxy is ready, stops, and turns its event loop.
+"""The messages to systemd (Type=notify): kproxy is ready, stops, or turns its event loop.
 
-A datagram to the socket that the environment names; where it names none, nothing is done.
+Each is a datagram to the socket that the environment names; if it names none, nothing is done.
 """
 
 import os
@@ -10,11 +10,11 @@ from contextlib import suppress
 from time import monotonic
 
 _EXTEND_S = 60
-_SHARE = 3  # of the watchdog's time, from one sign of life to the next
+_SHARE = 3  # the divisor of the watchdog's time, from one sign of life to the next
 
 
 class ServiceManager:
-    """Of one process. `turned` is called with each look at the event loop."""
+    """The service manager of one process. `turned` is called with each look at the event loop."""
 
     def __init__(
         self, environ: Mapping[str, str] = os.environ, clock: Callable[[], float] = monotonic
@@ -46,7 +46,9 @@ class ServiceManager:
         self._tell("STOPPING=1")
 
     def turned(self) -> None:
-        """The event loop turns: a sign of life, and more time where the start takes long."""
+        """Send a sign of life when the event loop turns, and ask for more time where the start
+        takes long.
+        """
         now = self._clock()
         if not self._ready and now - self._told_at > _EXTEND_S / _SHARE:
             self._told_at = now
@@ -57,4 +59,4 @@ class ServiceManager:
 
 
 NOBODY = ServiceManager({})
-"""For who has a supervisor: it speaks for all."""
+"""The manager of a process that has a supervisor, which speaks for all."""

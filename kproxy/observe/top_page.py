@@ -1,6 +1,6 @@
-"""What `kproxy top` asks of a worker: plain numbers, and the busiest queues and groups, as JSON.
+"""The page that `kproxy top` reads: plain numbers, and the busiest queues and groups, as JSON.
 
-The event loop gathers it, as the rows are its own. Rates are for who asks twice to make.
+The event loop gathers it, as the rows are its own. A client makes rates of two pages.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from kproxy.worker.worker import Worker
 
 SHOWN = 20
 _WAIT_S = 4.0
-_PARTITIONS_MAX = 2000  # of a group, that its lag is summed up over
+_PARTITIONS_MAX = 2000  # the partitions of a group that its lag is summed up over
 
 
 class TopPage:
-    """Of one worker. `page` is called on the HTTP thread."""
+    """The top page of one worker. `page` is called on the HTTP thread."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -32,7 +32,9 @@ class TopPage:
         self._loop = loop
 
     def page(self) -> bytes:
-        """A JSON object; of a worker that does not serve yet, or is stuck, only its health."""
+        """Return a JSON object; of a worker that does not serve yet, or is stuck, only its
+        health.
+        """
         said: dict[str, Any] = {"health": self._health.report()}
         worker, loop = self._health.worker, self._loop
         if worker is not None and loop is not None:
@@ -82,7 +84,7 @@ async def _gathered(worker: Worker) -> dict[str, Any]:
 
 
 def _queues(worker: Worker) -> list[list[Any]]:
-    """[name, bytes in, bytes out] of the busiest; a queue that is gone is left out."""
+    """Return [name, bytes in, bytes out] of the busiest; a queue that is gone is left out."""
     counters = worker.counters
     found: dict[str, list[int]] = {}
     for column, busiest in enumerate((counters.busy_in, counters.busy_out)):

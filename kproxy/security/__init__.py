@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do."""
+"""The identity of a client, and its rights."""

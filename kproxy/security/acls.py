@@ -18,7 +18,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Resource(IntEnum):
-    """Of a resource."""
+    """The kind of a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -31,7 +31,7 @@ class Resource(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How a rule names resources. ANY and MATCH are of filters alone."""
+    """The way in which a rule names resources. ANY and MATCH are of filters alone."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ class Pattern(IntEnum):
 
 
 class Op(IntEnum):
-    """What is to be done to a resource."""
+    """An operation on a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -62,7 +62,7 @@ class Op(IntEnum):
 
 
 class Effect(IntEnum):
-    """What a rule says."""
+    """The effect of a rule."""
 
     UNKNOWN = 0
     ANY = 1
@@ -84,12 +84,12 @@ OPERATIONS = {
     Resource.DELEGATION_TOKEN: (Op.DESCRIBE,),
     Resource.USER: (Op.CREATE_TOKENS, Op.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""Which operations a resource has, for `authorized_operations` of answers."""
+"""The operations that a resource has, for `authorized_operations` of answers."""
 IMPLIED_BY = {
     Op.DESCRIBE: (Op.READ, Op.WRITE, Op.DELETE, Op.ALTER),
     Op.DESCRIBE_CONFIGS: (Op.ALTER_CONFIGS,),
 }
-"""Who is allowed one of these is allowed the other as well."""
+"""The operations that imply the key."""
 _DENY_BITS = 16
 
 
@@ -101,7 +101,7 @@ ALLOWS = {
     op: sum(_bit(o, Effect.ALLOW) for o in {op, Op.ALL, *IMPLIED_BY.get(op, ())}) for op in Op
 }
 DENIES = {op: _bit(op, Effect.DENY) | _bit(Op.ALL, Effect.DENY) for op in Op}
-"""Which bits of a mask (see `Grants`) allow or deny an operation."""
+"""The bits of a mask (see `Grants`) that allow or deny an operation."""
 
 
 class Binding(NamedTuple):
@@ -117,7 +117,7 @@ class Binding(NamedTuple):
 
     @staticmethod
     def of_row(values: list[Any]) -> "Binding":
-        """Raises ValueError or TypeError for what is none."""
+        """Decode a row. Raises ValueError or TypeError where it is no rule."""
         kind, name, pattern, principal, host, operation, effect = values
         if not all(isinstance(text, str) for text in (name, principal, host)):
             raise ValueError("a rule's names are text")
@@ -137,7 +137,7 @@ def _known(kinds: type[IntEnum], value: int) -> bool:
 
 
 class Filter(NamedTuple):
-    """Which rules are meant. ANY and None stand for all."""
+    """A filter of rules. ANY and None stand for all."""
 
     kind: int = Resource.ANY
     name: str | None = None
@@ -148,7 +148,7 @@ class Filter(NamedTuple):
     effect: int = Effect.ANY
 
     def unknown(self) -> str | None:
-        """Which part of it is of no known kind, by Kafka's name."""
+        """Return the part of it that is of no known kind, by Kafka's name."""
         if not (_known(Resource, self.kind) and _known(Pattern, self.pattern)):
             return "patternFilter"
         if not (_known(Op, self.operation) and _known(Effect, self.effect)):
@@ -182,7 +182,7 @@ class Filter(NamedTuple):
 
 
 class Grants:
-    """What rules say of resources of one kind: a mask of bits by name, and by beginning of names.
+    """The rules on resources of one kind: a mask of bits by name, and by beginning of names.
 
     Each rule is one bit of one mask. `of` costs about a microsecond, however many rules there are.
     """
@@ -192,11 +192,11 @@ class Grants:
     def __init__(self) -> None:
         self.literal: dict[str, int] = {}
         self.prefixed: dict[str, int] = {}
-        self._widths: Counter[int] = Counter()  # of prefixes
+        self._widths: Counter[int] = Counter()  # lengths of prefixes
         self._lengths: tuple[int, ...] = ()
 
     def of(self, name: str) -> int:
-        """The bits of all rules that apply to a resource."""
+        """Return the bits of all rules that apply to a resource."""
         literal = self.literal
         mask = literal.get(name, 0) | literal.get(WILDCARD, 0)
         if self._lengths:
@@ -286,7 +286,7 @@ class Acls:
         self._counts: Counter[tuple[str, str, int]] = Counter()
         self._named: dict[int, Grants] = {}  # by kind: which resources any rule names
         self._names: Counter[tuple[int, int, str]] = Counter()
-        self._same: Counter[Binding] = Counter()  # of rules with one address in other letters
+        self._same: Counter[Binding] = Counter()  # rules with one address in other letters
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -327,7 +327,7 @@ class Acls:
             self._named[rule.kind].remove(rule.pattern, rule.name, 1)
 
     def about(self, principal: str, host: str, kind: int) -> list[Grants]:
-        """What rules say of resources of a kind to somebody."""
+        """Return the rules on resources of a kind that apply to a principal at a host."""
         host = plain_ip(host)
         keys = [(p, h, kind) for p in (principal, ANYBODY) for h in (host, WILDCARD)]
         return [grants for key in keys if (grants := self._grants.get(key)) is not None]
@@ -338,11 +338,11 @@ class Acls:
         return named is not None and bool(named.of(name))
 
     def matching(self, wanted: Filter) -> Iterator[Binding]:
-        """Rules that are meant. It walks all."""
+        """Yield the rules that a filter matches. It walks all."""
         return (rule for rule in list(self.rules) if wanted.matches(rule))
 
 
 def _plain(rule: Binding) -> Binding:
-    """A rule whose host is written as a socket tells it; mostly the rule itself."""
+    """Return a rule whose host is written as a socket tells it; mostly the rule itself."""
     host = rule.host if rule.host == WILDCARD else plain_ip(rule.host)
     return rule if host == rule.host else rule._replace(host=host)

@@ -12,4 +12,4 @@ class Audience(NamedTuple):
 
 
 ALL = Audience("all", lambda name: True)
-"""Those who may know of all."""
+"""The clients that may know of all."""

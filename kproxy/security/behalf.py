@@ -1,6 +1,6 @@
-"""What the server does by itself for who has set something: with that client's rights and quotas.
+"""Actions of the server on behalf of a client that set something: with its rights and quotas.
 
-Beside such a setting its signature is kept: who has set it last, and from where.
+A signature is kept beside such a setting: the client that set it last, and its address.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ from kproxy.security.permits import EVERYTHING, Authorizer, Permits
 from kproxy.security.quotas import NO_LIMIT, Mutations, Quotas
 
 _UNASKED = "-"
-"""Begins a signature of who was asked for no rights, as there was no authorizer."""
+"""The beginning of a signature that was checked for no rights, as there was no authorizer."""
 
 
 def asked_for_rights(signature: str | None) -> bool:
@@ -25,14 +25,14 @@ def signer(signature: str | None) -> Peer:
 
 
 class Behalf(Protocol):
-    """Whoever knows what may be done for whom."""
+    """A source of the rights and quotas of a signature."""
 
     def permits(self, signature: str | None) -> Permits:
-        """What who has set something may do now; what anybody may, if it was asked for nothing."""
+        """Return the present rights of a setting's author; anybody's, if none were checked."""
         ...
 
     def mutations(self, signature: str | None) -> Mutations:
-        """What queues that are made for it are held against."""
+        """Return the meter of the queues that are made for it."""
         ...
 
 
@@ -44,7 +44,9 @@ class Signatures:
         self._quotas = quotas
 
     def sign(self, peer: Peer) -> dict[str, str]:
-        """What is kept beside settings by which the server does something for a client."""
+        """Return the signature that is kept beside settings by which the server acts for a
+        client.
+        """
         unasked = "" if self._authorizer.enabled else _UNASKED
         return {SET_BY: f"{unasked}{peer.host} {peer.principal}"}
 

@@ -42,7 +42,7 @@ Value = dict[str, Any]
 
 
 class Rows(Protocol):
-    """Where rows of security are looked up."""
+    """A source of rows of security."""
 
     def secured_row(self, name: str) -> bytes | None: ...
     def secured(self) -> Iterator[str]: ...
@@ -58,11 +58,14 @@ class SecurityCache:
         self.acls = Acls()
         self.quotas: dict[Entity, dict[str, float]] = {}
         self.shapes: dict[str, Counter[Shape]] = defaultdict(Counter)
-        """Of the credentials that are there, by mechanism: how many look how."""
+        """The shapes of the present credentials, by mechanism: how many have each."""
         self.salt_secret = self._unkept = os.urandom(_SECRET_BYTES)
-        """What salts follow from of users who are not there: the same on all workers."""
+        """The secret that salts of unknown users follow from: the same on all workers."""
         self.on_change: list[Callable[[str, Value | None], None]] = []
-        """Told of each row that changes: its name, and what it is now, None where it is gone."""
+        """The callbacks for each row that changes:
+
+        its name, and its value, None where it is gone.
+        """
         for name in list(rows.secured()):
             self.changed(name)
 
@@ -72,11 +75,11 @@ class SecurityCache:
     # -- looking up
 
     def credentials(self, user: str, mechanism: str) -> Value | None:
-        """What a user logs in with by a SASL mechanism, as it was put."""
+        """Return the credentials of a user for a SASL mechanism, as they were put."""
         return self._held.get(user_name(user, mechanism))
 
     def check_room(self, names: Iterable[str]) -> None:
-        """Raises KafkaError (POLICY_VIOLATION): there is no room for rows of these names."""
+        """Raise KafkaError (POLICY_VIOLATION) if there is no room for rows of these names."""
         room = ROWS_MAX - len(self._held)
         for name in names:
             if name in self._held:
@@ -87,25 +90,27 @@ class SecurityCache:
                 raise KafkaError(Code.POLICY_VIOLATION, message)
 
     def beside_users(self) -> dict[str, Value]:
-        """Rows that are put with the first user."""
+        """Return the rows that are put with the first user."""
         if SALT_ROW in self._held:
             return {}
         return {SALT_ROW: {"secret": b64encode(self._unkept).decode()}}
 
     def names(self) -> tuple[str, ...]:
-        """Of all rows, as they are now: a user's are `virtual.rows.access.user_of`."""
+        """Return the names of all rows, as they are now: a user's are
+        `virtual.rows.access.user_of`.
+        """
         return tuple(self._held)
 
     # -- following
 
     def applied(self, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
-        """The shard of these rows has folded a command."""
+        """Take a command that the shard of these rows has folded."""
         if envelope.kind == Kind.SECURE:
             for name in Secure.decode(envelope).changes:
                 self.changed(name)
 
     def changed(self, name: str) -> None:
-        """A row may be another than before."""
+        """Read a row again that may have changed."""
         try:
             data = self._rows.secured_row(name)
             value = None if data is None else decode_secured(data).value
@@ -125,7 +130,10 @@ class SecurityCache:
             told(name, value)
 
     def _take(self, name: str, value: Value | None) -> None:
-        """Raises ValueError, LookupError or TypeError for what no kproxy wrote."""
+        """Take a row's value.
+
+        Raises ValueError, LookupError or TypeError where no kproxy wrote it.
+        """
         if name[0] == ACL:
             binding = Binding.of_row(acl_of(name))
             if value is None:

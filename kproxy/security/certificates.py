@@ -1,4 +1,4 @@
-"""Who a client is by its certificate: the subject's name as Java writes it, and rules that map it.
+"""The identity of a client by its certificate: the subject's name as Java writes it, and rules.
 
 A subject must be written letter by letter as Kafka writes it, for ACLs that name it: Java's
 `X500Principal.getName()`, which is RFC 2253 with its own mind about types and escapes.
@@ -35,7 +35,7 @@ class _Value(NamedTuple):
 
 
 def _parts(data: bytes) -> list[_Value]:
-    """The values that follow each other in DER. Raises BadCertificate."""
+    """Return the values that follow each other in DER. Raises BadCertificate."""
     found, at = [], 0
     while at < len(data):
         begin, tag = at, data[at]
@@ -62,7 +62,10 @@ def _one(data: bytes, tag: int) -> bytes:
 
 
 def subject(certificate: bytes) -> str:
-    """The subject's name of a certificate (DER), as Java writes it. Raises BadCertificate."""
+    """Return the subject's name of a certificate (DER), as Java writes it.
+
+    Raises BadCertificate.
+    """
     signed = _parts(_one(certificate, _SEQUENCE))[0]
     fields = _parts(signed.body)
     at = 5 if fields and fields[0].tag == _VERSION else 4
@@ -124,11 +127,11 @@ class PrincipalRules:
     """Kafka's `ssl.principal.mapping.rules`: the first that matches a whole name says who it is."""
 
     def __init__(self, rules: tuple[str, ...]) -> None:
-        """Raises BadCertificate."""
+        """Parse the rules. Raises BadCertificate."""
         self._rules = [_rule(text.strip()) for text in rules] or [_rule("DEFAULT")]
 
     def principal(self, certificate: bytes | None) -> str:
-        """The principal of a client by its certificate (DER). Raises BadCertificate."""
+        """Return the principal of a client by its certificate (DER). Raises BadCertificate."""
         if certificate is None:
             return ANONYMOUS
         name = subject(certificate)

@@ -18,11 +18,11 @@ class Crowd(Generic[Place]):
         self._top = 0
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self._of)
 
     def of(self, key: str) -> int:
-        """How many places a key has."""
+        """Return the number of places that a key has."""
         mine = self._of.get(key)
         return 0 if mine is None else len(mine)
 
@@ -52,7 +52,9 @@ class Crowd(Generic[Place]):
             self._top = after  # counts change by one
 
     def most(self) -> tuple[str, int]:
-        """(The key that has most places, how many); of several the one that has them longest."""
+        """Return (the key that has most places, how many); of several the one that has them
+        longest.
+        """
         if not self._top:
             return "", 0
         return next(iter(self._by_count[self._top])), self._top

@@ -1,7 +1,7 @@
 """Passwords are hashed on a few threads, and each address has its turn.
 
-Who guesses could keep the threads busy for all others otherwise, before anybody has logged in. An
-address of which a password was wrong lately has its turn once no other address waits.
+An attacker who guesses could otherwise keep the threads busy for all others, before anybody has
+logged in. An address of which a password was wrong lately has its turn once no other address waits.
 """
 
 import time
@@ -23,11 +23,11 @@ class Hashing:
         self._threads = FairThreads(THREADS, self._was_wrong)
 
     async def run(self, address: str, work: Callable[[], Made]) -> Made:
-        """What `work` returns, on a thread, once it is the address's turn."""
+        """Return the result of `work`, on a thread, once it is the address's turn."""
         return await self._threads.run(address, work)
 
     def wrong(self, address: str) -> None:
-        """A password was wrong."""
+        """Note that a password from this address was wrong."""
         self._wrong.pop(address, None)
         self._wrong[address] = self._monotonic() + _WRONG_S
         if len(self._wrong) > _ADDRESSES_MAX:

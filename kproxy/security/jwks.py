@@ -1,8 +1,8 @@
 """The keys of an issuer of tokens, from a file or over https, read again now and then.
 
-A thread reads them, so that no connection ever waits for an address that does not answer. Where
-they cannot be read the old ones stay, whatever the reason is. A whole read has a deadline: an
-address that answers drop by drop must not hold the thread.
+A thread reads them, so that no connection ever waits for an address that does not answer. If they
+cannot be read the old ones stay, whatever the reason is. A whole read has a deadline: an address
+that answers drop by drop must not hold the thread.
 """
 
 import http.client
@@ -24,8 +24,8 @@ from kproxy.security.oauth import BadKeys, Key, keys_of
 _log = structlog.get_logger()
 
 _BYTES_MAX = 1 << 20
-_TIMEOUT_S = 10.0  # of one step
-_DEADLINE_S = 30.0  # of all
+_TIMEOUT_S = 10.0  # for one step
+_DEADLINE_S = 30.0  # for all
 _EVERY_S = 3600.0
 _SOONEST_S = 30.0
 
@@ -62,7 +62,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    """Remembers its connection."""
+    """An HTTPS client that remembers its connection."""
 
     made: _Connection | None = None
 
@@ -75,7 +75,7 @@ class _Https(urllib.request.HTTPSHandler):
 
     @contextmanager
     def ended(self, seconds: float) -> Iterator[None]:
-        """What it reads ends after so many seconds, finished or not."""
+        """End the reads of the block after so many seconds, finished or not."""
         over, late = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -101,7 +101,7 @@ class KeySet:
     """Keys by name. `now` is a monotonic clock, in seconds."""
 
     def __init__(self, source: str, now: Callable[[], float] = time.monotonic) -> None:
-        """Raises CannotStart where a file is not sound; an address may answer later."""
+        """Read the keys. Raises CannotStart if a file is not sound; an address may answer later."""
         self._source = source
         self._now = now
         self._keys: list[Key] = []
@@ -124,7 +124,7 @@ class KeySet:
         return self._keys
 
     def read(self) -> None:
-        """Raises whatever stands in the way."""
+        """Read the keys. Raises any error that stands in the way."""
         self._read_at = self._now()
         found = keys_of(self._document())
         if not found:
@@ -132,7 +132,10 @@ class KeySet:
         self._keys = found
 
     def want(self) -> None:
-        """A token names a key that is not here. From the event loop; it never waits."""
+        """Ask for a read: a token names a key that is not here.
+
+        From the event loop; it never waits.
+        """
         self._wanted.set()
 
     def reload(self) -> None:
@@ -154,7 +157,7 @@ class KeySet:
             self._wanted.clear()
             at_once, self._at_once = self._at_once, False
             if self._closed or (not at_once and self._now() - self._read_at < _SOONEST_S):
-                continue  # whoever asks for more gets no more reads
+                continue  # later requests get no more reads
             try:
                 self.read()
             except Exception as error:  # the thread must go on, whatever an address answers

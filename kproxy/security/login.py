@@ -1,4 +1,4 @@
-"""How a connection's client logs in: Kafka's SASL states, without sockets, clocks or threads.
+"""The login of a connection's client: Kafka's SASL states, without sockets, clocks or threads.
 
 A client asks for a mechanism (`handshake`), then sends tokens (`authenticate`) until the mechanism
 says who it is. It may begin again later: then it must use the same mechanism and be the same.
@@ -11,23 +11,23 @@ from kproxy.common.errors import Code
 from kproxy.security.scram import BadLogin
 
 AGAIN_S = 1.0
-"""Who is logged in may begin again so often."""
+"""The seconds after which a client that is logged in may begin again."""
 
 
 class Identity(NamedTuple):
-    """Who a client is."""
+    """The identity of a client."""
 
     name: str
     expires_s: float | None = None  # since 1970: its token's end
 
 
 class Step(NamedTuple):
-    """What is answered to a token. `identity` where that was the last."""
+    """An answer to a token. `identity` where that was the last."""
 
     token: bytes
     identity: Identity | None = None
     refusal: str = ""
-    """Why nobody is let in, for the log: the client is told with this answer, or the next."""
+    """The reason of a refusal, for the log: the client hears it with this answer, or the next."""
 
 
 class Exchange(Protocol):
@@ -35,18 +35,18 @@ class Exchange(Protocol):
 
     @property
     def user(self) -> str:
-        """Who it is about, as far as the client has said; for the log."""
+        """The user that the client has named so far; for the log."""
         ...
 
     async def step(self, token: bytes) -> Step:
-        """Raises BadLogin."""
+        """Return the answer to a token. Raises BadLogin."""
         ...
 
 
 Begin = Callable[[str], Exchange]
-"""Begins an exchange with a client at an IP address."""
+"""A function that begins an exchange with a client at an IP address."""
 Mechanisms = Mapping[str, Begin]
-"""What a listener offers, in its order."""
+"""The mechanisms that a listener offers, in its order."""
 
 
 class Login:
@@ -55,7 +55,7 @@ class Login:
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
         self.ip = ""
-        """Where its client is."""
+        """The address of its client."""
         self._exchange: Exchange | None = None
         self._began_at = 0.0
         self.mechanism = ""
@@ -98,7 +98,7 @@ class Login:
         return Code.NONE
 
     async def authenticate(self, token: bytes) -> Step:
-        """Raises BadLogin."""
+        """Return the answer to a token. Raises BadLogin."""
         if self._exchange is None:
             raise BadLogin("a token without a handshake")
         step = await self._exchange.step(token)

@@ -20,7 +20,7 @@ _SOMEBODY_ELSE = (
 
 
 class Rows(Protocol):
-    """Where credentials are looked up."""
+    """A source of credentials."""
 
     @property
     def salt_secret(self) -> bytes: ...
@@ -41,7 +41,7 @@ class Users:
         return None if value is None else Credentials.of(value)
 
     def credentials(self, user: str, mechanism: str) -> Credentials:
-        """Those of a user; of one who is not there, made up to look like most of them."""
+        """Return a user's credentials; for an unknown user, fake ones that look like most."""
         found = self.known(user, mechanism)
         if found is not None:
             return found
@@ -50,7 +50,7 @@ class Users:
         return scram.nobodys(mechanism, user, self._rows.salt_secret, shape)
 
     def _usual(self) -> str:
-        """The mechanism that passwords of most users are checked by."""
+        """Return the mechanism that checks the passwords of most users."""
         shapes = self._rows.shapes
         return max(scram.HASHES, key=lambda one: shapes[one].total() if one in shapes else 0)
 
@@ -71,7 +71,7 @@ class Users:
 
 
 class _Plain:
-    """PLAIN (RFC 4616): the password itself. What is told is what Kafka tells."""
+    """The mechanism PLAIN (RFC 4616): the password itself. A refusal has Kafka's words."""
 
     def __init__(self, users: Users, ip: str) -> None:
         self._users = users
@@ -141,7 +141,7 @@ class _OAuth:
 
 
 def offered(names: tuple[str, ...], users: Users, tokens: oauth.Tokens | None) -> Mechanisms:
-    """The mechanisms of a listener."""
+    """Return the mechanisms of a listener."""
     found: dict[str, Begin] = {}
     for name in names:
         if name == PLAIN:

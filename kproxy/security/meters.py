@@ -1,4 +1,4 @@
-"""How much there was of something in the last seconds, held against what there may be.
+"""Meters of the last seconds, held against a limit.
 
 They count as Kafka's sensors do (`SampledStat`, `Rate`, `TokenBucket`): eleven samples of a second
 each. A rate is taken over ten seconds at least, so that a client may have ten seconds' worth at
@@ -12,7 +12,7 @@ _KEPT_S = SAMPLES * SAMPLE_S
 
 
 class Rate:
-    """So much a second, on average."""
+    """An average rate per second."""
 
     __slots__ = ("_samples", "limit", "until", "used_at")
 
@@ -36,11 +36,11 @@ class Rate:
         return max(0.0, (total + amount) / self.limit - window)
 
     def take_back(self, amount: float) -> None:
-        """What was recorded last did not happen."""
+        """Take back the last record: it did not happen."""
         self._samples[-1][2] -= amount
 
     def total(self, now: float) -> float:
-        """How much there was in the samples that count."""
+        """Return the total of the samples that count."""
         samples = self._samples
         while samples and now - samples[0][1] >= _KEPT_S:
             del samples[0]
@@ -52,7 +52,7 @@ class Rate:
 
 
 class Bucket:
-    """So much a second, of what comes in pieces of any size: eleven seconds' worth at once."""
+    """A rate per second of pieces of any size: eleven seconds' worth at once."""
 
     __slots__ = ("_at", "_tokens", "limit", "until", "used_at")
 
@@ -70,12 +70,12 @@ class Bucket:
         self._at = now
 
     def left(self, now: float) -> int:
-        """How much there may be at once."""
+        """Return how much there may be at once."""
         self._refill(now)
         return max(0, int(self._tokens))
 
     def wait(self, now: float) -> float:
-        """For how many seconds there is to be no more: 0 within the limit."""
+        """Return the seconds for which there is to be no more: 0 within the limit."""
         self._refill(now)
         return max(0.0, -self._tokens / self.limit)
 

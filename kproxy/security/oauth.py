@@ -45,7 +45,7 @@ class BadKeys(Exception):
 
 
 def keys_of(document: bytes) -> list[Key]:
-    """The keys of a JWKS (RFC 7517) that signatures can be checked with. Raises BadKeys."""
+    """Return the keys of a JWKS (RFC 7517) that signatures can be checked with. Raises BadKeys."""
     try:
         values = json.loads(document)
         listed = values["keys"]
@@ -57,7 +57,7 @@ def keys_of(document: bytes) -> list[Key]:
 
 
 def _key(value: Any) -> Key | None:
-    """None for what is not for signatures, or of a kind whose holder could sign as well."""
+    """Return a key; None for one that is not for signatures, or whose holder could sign as well."""
     said, curve = value.get("alg"), value.get("crv")
     allowed = _ALGORITHMS.get((value.get("kty"), curve), ())
     if said is not None:
@@ -72,22 +72,22 @@ def _key(value: Any) -> Key | None:
 
 
 class Bearer(NamedTuple):
-    """Who a token is for."""
+    """The bearer of a token."""
 
     name: str
     expires_s: float  # since 1970
 
 
 class Claims(NamedTuple):
-    """Which claims of a token say who it is, and what it is good for."""
+    """The claims of a token that name its bearer, and its purpose."""
 
     principal: str = "sub"
     scope: str = "scope"
     scopes: tuple[str, ...] = ()
-    """Those that it must have, all of them."""
+    """The scopes that it must have, all of them."""
 
     def missing(self, claims: Mapping[str, Any]) -> str | None:
-        """A scope that a token has not; None: it has all."""
+        """Return a scope that a token has not; None: it has all."""
         if not self.scopes:
             return None
         told = claims.get(self.scope)
@@ -111,10 +111,10 @@ class Tokens:
         self._audience = audience
         self._keys = keys
         self.unknown_key: Callable[[], None] = lambda: None
-        """Called where a token names a key that is not there: there may be new ones."""
+        """A callback for a token that names a key that is not there: there may be new ones."""
 
     def check(self, token: str) -> Bearer:
-        """Raises BadLogin."""
+        """Return the bearer of a token. Raises BadLogin."""
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
@@ -161,11 +161,14 @@ class Exchange:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self.refusal = ""
-        """Why it has failed, once it has."""
+        """The reason of the failure, once it has failed."""
         self.bearer: Bearer | None = None
 
     def step(self, message: bytes) -> bytes:
-        """The answer. Raises BadLogin; the first time that is an answer that the client is due."""
+        """Return the answer.
+
+        Raises BadLogin; the first time that is an answer that the client is due.
+        """
         if self.refusal:
             raise BadLogin(self.refusal)
         try:

@@ -8,7 +8,7 @@ TIMES_FREE = 3
 
 
 class Parts:
-    """Who has how much of a pool. `most`: all there is.
+    """The holders of parts of a pool. `most`: all there is.
 
     `plenty`: while no more than this is used, nobody has more than a part.
     """
@@ -25,7 +25,10 @@ class Parts:
         return self._of.get(holder, 0)
 
     def may(self, holder: str, count: int = 1) -> bool:
-        """Whether a holder may have so much more. Who has nothing may have one, while there is."""
+        """Whether a holder may have so much more.
+
+        A holder of nothing may have one, while there is one.
+        """
         free = self.most - self.used
         if count > free:
             return False

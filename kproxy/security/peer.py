@@ -1,10 +1,10 @@
-"""Who is at the other end of a connection."""
+"""The other end of a connection."""
 
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 ANONYMOUS = "User:ANONYMOUS"
-"""Who has not said who it is, as Kafka names it."""
+"""The principal of a client that has not logged in, as Kafka names it."""
 
 
 _NETWORK = 64
@@ -24,7 +24,10 @@ NOBODY = Peer()
 
 
 def plain_ip(text: str) -> str:
-    """An address as a socket tells it, however it is written. Of text that is none, the text."""
+    """Return an address as a socket tells it, however it is written.
+
+    Other text is returned as it is.
+    """
     try:
         address = ip_address(text)
     except ValueError:
@@ -33,12 +36,12 @@ def plain_ip(text: str) -> str:
 
 
 def network_of(ip: str) -> str:
-    """All that one machine may call itself: what bounds count as one address."""
+    """Return the network that one machine may own: bounds count it as one address."""
     if ":" not in ip:
         return ip
     return str(int(IPv6Address(ip.partition("%")[0])) >> (128 - _NETWORK))
 
 
 def holder(peer: Peer) -> str:
-    """Whose part of a pool a client uses: its user's; without a login its address's."""
+    """Return whose part of a pool a client uses: its user's; without a login its address's."""
     return network_of(peer.host) if peer.principal == ANONYMOUS else peer.principal

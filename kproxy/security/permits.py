@@ -1,7 +1,7 @@
-"""What a client may do: decided by the access rules, as Kafka's StandardAuthorizer does.
+"""The rights of a client: decided by the access rules, as Kafka's StandardAuthorizer does.
 
-A super user may do anything. Else a rule that denies wins over any that allows. Where no rule says
-anything it is refused, but for `allow_everyone_if_no_acl_found` where no rule names the resource.
+A super user may do anything. Else a rule that denies wins over any that allows. If no rule matches
+it is refused, but for `allow_everyone_if_no_acl_found` where no rule names the resource.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Rules(Protocol):
 
 
 class Permits:
-    """What one client may do. `all`: whatever it likes."""
+    """The rights of one client. `all`: it may do anything."""
 
     __slots__ = (
         "_about", "_any_topic", "_generation", "_known", "_lenient", "_rules", "_walking",
@@ -56,7 +56,7 @@ class Permits:
     def __init__(
         self, peer: Peer, rules: Rules, *, everything: bool = False, lenient: bool = False
     ) -> None:
-        """`lenient`: what no rule names is everybody's."""
+        """Take `lenient`: a resource that no rule names is everybody's."""
         self.log = RefusalLog()  # its own, so that nobody hides what others try
         self.peer = peer
         self.all = everything
@@ -85,7 +85,7 @@ class Permits:
             )  # fmt: skip
 
     def sees(self, op: Op, kind: Resource, name: str) -> bool:
-        """As `may`, where permissions only say what a list shows."""
+        """Do as `may`, where permissions only say what a list shows."""
         if self.all:
             return True
         self._follow()
@@ -151,7 +151,7 @@ class Permits:
         return False
 
     def operations(self, kind: Resource, name: str) -> int:
-        """`authorized_operations`: bits of what the client may do to a resource."""
+        """Return `authorized_operations`: bits of what the client may do to a resource."""
         return sum(1 << op for op in OPERATIONS[kind] if self.sees(op, kind, name))
 
     def _follow(self) -> None:
@@ -183,7 +183,10 @@ class Permits:
 
 
 class RefusalLog:
-    """How many refusals are logged: somebody may name a hundred thousand queues at once."""
+    """A bound on the refusals that are logged:
+
+    a client may name a hundred thousand queues at once.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = monotonic) -> None:
         self.refusals = 0
@@ -205,7 +208,7 @@ class RefusalLog:
 
 
 class Authorizer:
-    """Who may what. Without `enabled` everybody may do anything."""
+    """The authorizer of a worker. Without `enabled` everybody may do anything."""
 
     def __init__(
         self, rules: Rules, *, enabled: bool, super_users: frozenset[str], lenient: bool
@@ -217,7 +220,7 @@ class Authorizer:
         self._permits: dict[Peer, Permits] = {}
 
     def permits(self, peer: Peer) -> Permits:
-        """What a client may do, now and after each change of the rules."""
+        """Return the rights of a client, now and after each change of the rules."""
         if not self.enabled:
             return EVERYTHING
         found = self._permits.get(peer)
@@ -235,7 +238,7 @@ class Authorizer:
         return self._rules.generation if self.enabled else 0
 
     def audience(self, principal: str, host: str) -> Audience:
-        """Who may know of which topics, as of the rules of now."""
+        """Return the topics that a client may know of, as of the rules of now."""
         permits = self.permits(Peer(principal, host))
         if permits.all:
             return ALL
@@ -250,4 +253,4 @@ class _NoRules:
 
 
 EVERYTHING = Permits(NOBODY, _NoRules(), everything=True)
-"""Where nobody is asked who they are."""
+"""The rights where no client has to log in."""

@@ -1,16 +1,15 @@
-"""What a client may have of this worker: the rates that are set, and how much there was.
+"""The quotas of a client on this worker: the rates that are set, and how much there was.
 
 A rate is set for an *entity*: a user, a client id, both together, or the default of either; or for
-an address. Of those that apply to a client the most specific one does, as in Kafka. Clients that
-one entity is about share what it allows: all client ids of a user, where the user's rate applies.
-Each worker counts for itself, as Kafka's brokers do.
+an address. The most specific rate applies to a client, as in Kafka. Clients that one entity is
+about share what it allows: all client ids of a user, where the user's rate applies. Each worker
+counts for itself, as Kafka's brokers do.
 
-Where no rate is set, `active` is False and nothing is called. What is counted lies in meters, one
-for each user and client id that a rate is for. A meter that says nothing a new one would not is
-dropped after an hour, or as soon as there are too many. Where too many are in use, those who come
-later share one with all who come later as the same user or from the same address. Where too many
-users do so, the next share one. A meter in use is never dropped: a client with ever new client ids
-would begin anew with each, and have no limit.
+If no rate is set, `active` is False and nothing is called. The counts lie in meters, one for each
+user and client id that a rate is for. A meter that says nothing a new one would not is dropped
+after an hour, or as soon as there are too many. If too many are in use, later clients of the same
+user or address share one meter. If too many users do so, later users share one. A meter in use is
+never dropped: a client with ever new client ids would begin anew with each, and have no limit.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ _IDLE_S = 3600.0
 _LOOKED_AT, _LOOK_S = 1000, 0.02
 """Meters that are looked at in one turn, and how often where room is sought: all in a second."""
 _AT_ONCE_WAIT_S_MAX = 1.0
-"""Of time and of connections: a client waits no longer for them at once, as in Kafka."""
+"""The longest wait for time and for connections: clients wait no longer at once, as in Kafka."""
 _WAIT_MS_MAX = 0x7FFFFFFF
 _MORE = "\0"  # no user, client id or address: who comes when there are too many
 _LONG = "\0long"
@@ -50,14 +49,14 @@ Asked = tuple[str, str, str]  # a key, and who: principal and client id
 
 
 def milliseconds(wait_s: float) -> int:
-    """As an answer tells it."""
+    """Return a wait as an answer tells it."""
     return round(min(wait_s * 1000, _WAIT_MS_MAX))
 
 
 def levels(user: str, client_id: str) -> Iterator[tuple[Entity, str, str]]:
-    """(entity, whose user and client id its meter is for), the most specific first.
+    """Yield (entity, whose user and client id its meter is for), the most specific first.
 
-    Who has no client id has that of nobody.
+    A client without a client id has the default's rate.
     """
     if client_id:
         yield ((CLIENT_ID, client_id), (USER, user)), user, client_id
@@ -79,26 +78,26 @@ class Mutations:
         self, bucket: Bucket | None = None, monotonic: Callable[[], float] = float,
         counters: Counters | None = None, *, strict: bool = True,
     ) -> None:  # fmt: skip
-        """`strict`: what is too much is refused; else its client is to wait afterwards."""
+        """Take `strict`: excess is refused; else its client is to wait afterwards."""
         self._bucket = bucket
         self._monotonic = monotonic
         self._counters = counters
         self._strict = strict
         self.wait_s = 0.0
-        """For how long the client is to change nothing more."""
+        """The seconds for which the client is to change nothing more."""
 
     @property
     def room(self) -> int | None:
-        """How many may be made or dropped at once; None: as many as anybody likes."""
+        """The number that may be made or dropped at once; None: without a limit."""
         return None if self._bucket is None else self._bucket.left(self._monotonic())
 
     @property
     def wait(self) -> float:
-        """For how many seconds nothing may be made or dropped."""
+        """The seconds for which nothing may be made or dropped."""
         return 0.0 if self._bucket is None else self._bucket.wait(self._monotonic())
 
     def take(self, partitions: int) -> bool:
-        """Whether they may be made or dropped, which is counted. What goes too far once, may."""
+        """Whether they may be made or dropped, which is counted. The limit may be passed once."""
         bucket = self._bucket
         if bucket is None:
             return True
@@ -120,7 +119,7 @@ class Mutations:
 
 
 class Quotas:
-    """A worker's quotas. What they return are seconds for which a client is to be left waiting."""
+    """The quotas of a worker. They return the seconds for which a client is to be left waiting."""
 
     def __init__(
         self, security: SecurityCache, monotonic: Callable[[], float], counters: Counters
@@ -147,20 +146,20 @@ class Quotas:
     # -- what clients do
 
     def produced(self, peer: Peer, client_id: str | None, size: int) -> float:
-        """A client has sent so many bytes to be appended."""
+        """Count bytes that a client has sent to be appended."""
         meter = self._of(PRODUCED, peer, client_id)
         return 0.0 if meter is None else self._record(PRODUCED, meter, size)
 
     def consumes_at_most(self, peer: Peer, client_id: str | None) -> int | None:
-        """How many bytes a client can have at once. More could not be given to it ever."""
+        """Return the bytes that a client can have at once. More could not be given to it ever."""
         meter = self._of(CONSUMED, peer, client_id)
         return None if meter is None else max(1, int(meter.limit * WINDOW_S))
 
     def consumed(self, peer: Peer, client_id: str | None, size: int) -> tuple[float, bool]:
-        """(Seconds, whether it is given to the client) of so many bytes.
+        """Return (seconds, whether so many bytes are given to the client).
 
-        What is too much is not given and not counted. But a batch that is larger than all that may
-        be had at once is, to who had nothing: it could not go on otherwise.
+        Excess is not given and not counted. But a client that had nothing gets a batch that is
+        larger than all that may be had at once: it could not go on otherwise.
         """
         meter = self._of(CONSUMED, peer, client_id)
         if meter is None:
@@ -174,19 +173,19 @@ class Quotas:
         return wait_s, True
 
     def gave(self, peer: Peer, client_id: str | None, size: int) -> float:
-        """A client was given so many bytes, be it too much."""
+        """Count bytes that a client was given, be it too much."""
         meter = self._of(CONSUMED, peer, client_id)
         return 0.0 if meter is None else self._record(CONSUMED, meter, size)
 
     def worked(self, peer: Peer, client_id: str | None, seconds: float) -> float:
-        """This worker was busy for so long with a client's request."""
+        """Count the seconds that this worker was busy with a client's request."""
         meter = self._of(WORKED, peer, client_id)
         if meter is None:
             return 0.0
         return self._record(WORKED, meter, 100 * seconds, _AT_ONCE_WAIT_S_MAX)
 
     def owes(self, peer: Peer, client_id: str | None, keys: tuple[str, ...] = _THROTTLING) -> float:
-        """For how long a client is still to wait, by whatever connection it was told so."""
+        """Return for how long a client is still to wait, by whatever connection it was told so."""
         now, until = self._monotonic(), 0.0
         for key in keys:
             if key in self._rows and (meter := self._of(key, peer, client_id)) is not None:
@@ -194,7 +193,7 @@ class Quotas:
         return max(0.0, until - now)
 
     def mutations(self, peer: Peer, client_id: str | None, *, strict: bool = True) -> Mutations:
-        """What a request's changes of queues are held against."""
+        """Return the meter of a request's changes of queues."""
         meter = self._of(MUTATED, peer, client_id)
         if meter is None:
             return NO_LIMIT
@@ -202,7 +201,7 @@ class Quotas:
         return Mutations(meter, self._monotonic, self._counters, strict=strict)
 
     def connected(self, ip: str) -> float:
-        """A connection comes from an address: for how long it waits to be refused, or 0."""
+        """Count a connection of an address; return how long it waits to be refused, or 0."""
         limit = self._ips.get(ip) or self._ips.get(None)
         if limit is None:
             return 0.0
@@ -255,13 +254,13 @@ class Quotas:
             now = self._monotonic()
             meter = Bucket(limit, now) if whose[0] == MUTATED else Rate(limit, now)
             meters[whose] = meter
-        if meter.limit != limit:  # what was owed was owed by another
+        if meter.limit != limit:  # the debt was another limit's
             meter.limit, meter.until = limit, 0.0
         self._remember(asked, meter)
         return meter
 
     def _shared(self, asked: Asked) -> Asked:
-        """Whose meter those take who have none of their own."""
+        """Return the meter that clients without their own share."""
         key, who, _ = asked
         whose = (key, who, _MORE)
         if whose in self._meters or len(self._meters) < METERS_MAX + _SHARED_MAX:

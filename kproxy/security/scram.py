@@ -1,8 +1,8 @@
 """SCRAM (RFC 5802, RFC 7677), the server's side and the client's. Bytes in, bytes out; no I/O.
 
 The server keeps no password: a salt, how often it was hashed, and two keys. Passwords are raw
-UTF-8, as Kafka has them. Who does not exist has a salt as well, always the same one, so that
-nobody learns from an answer who exists. Nothing is read before its length is checked.
+UTF-8, as Kafka has them. An unknown user has a salt as well, always the same one, so that no answer
+tells which users exist. Nothing is read before its length is checked.
 """
 
 import base64
@@ -34,7 +34,7 @@ class BadLogin(Exception):
 
 
 class Shape(NamedTuple):
-    """What anybody may see of credentials, and takes the time to check them."""
+    """The part of credentials that anybody may see, and the time that checks take."""
 
     iterations: int
     salt_bytes: int
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """What the server keeps of a password."""
+    """The stored form of a password."""
 
     salt: bytes
     iterations: int
@@ -54,7 +54,7 @@ class Credentials(NamedTuple):
         return Shape(self.iterations, len(self.salt), not self.salt.strip(_TEXT))
 
     def value(self) -> dict[str, Any]:
-        """As it is put into a row."""
+        """Return the value that a row has."""
         return {
             "salt": _text(self.salt), "iterations": self.iterations,
             "stored_key": _text(self.stored_key), "server_key": _text(self.server_key),
@@ -62,7 +62,7 @@ class Credentials(NamedTuple):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "Credentials":
-        """Raises ValueError, KeyError: no kproxy has written it."""
+        """Decode a row's value. Raises ValueError, KeyError: no kproxy has written it."""
         keys = (value["salt"], value["stored_key"], value["server_key"])
         salt, stored, server = (base64.b64decode(one, validate=True) for one in keys)
         return cls(salt, int(value["iterations"]), stored, server)
@@ -73,12 +73,12 @@ def _text(data: bytes) -> str:
 
 
 def salted(mechanism: str, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """The password, hashed: 1.6 ms with 4096 iterations of SHA-256, 15 with 16384 of SHA-512."""
+    """Hash a password: 1.6 ms with 4096 iterations of SHA-256, 15 with 16384 of SHA-512."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations)
 
 
 def of_salted(mechanism: str, hashed: bytes, salt: bytes, iterations: int) -> Credentials:
-    """What to keep of a password that somebody else has hashed."""
+    """Return the credentials of a password that somebody else has hashed."""
     name = HASHES[mechanism]
     client_key = hmac.digest(hashed, b"Client Key", name)
     stored = hashlib.new(name, client_key).digest()
@@ -88,7 +88,7 @@ def of_salted(mechanism: str, hashed: bytes, salt: bytes, iterations: int) -> Cr
 def of_password(
     mechanism: str, password: bytes, salt: bytes | None = None, iterations: int = ITERATIONS_MIN
 ) -> Credentials:
-    """What to keep of a password."""
+    """Return the credentials of a password."""
     salt = os.urandom(_SALT_BYTES) if salt is None else salt
     return of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
@@ -97,7 +97,11 @@ OURS = Shape(ITERATIONS_MIN, _SALT_BYTES, salt_is_text=False)
 
 
 def nobodys(mechanism: str, user: str, secret: bytes, shape: Shape = OURS) -> Credentials:
-    """Those of a user who is not there: no password has them, and the salt is always the same."""
+    """Return fake credentials for an unknown user.
+
+    No password matches, and the salt is stable, so clients cannot tell that the user does not
+    exist.
+    """
     seed = hmac.digest(secret, f"{mechanism} {user}".encode(), "sha256")
     salt = hashlib.shake_256(seed).digest(shape.salt_bytes)
     if shape.salt_is_text:
@@ -138,7 +142,7 @@ def _value(part: str, name: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A saslname: `,` and `=` are escaped, and nothing else is."""
+    """Decode a saslname: `,` and `=` are escaped, and nothing else is."""
     name = text.replace("=2C", ",").replace("=3D", "=")
     if not name or text.replace("=2C", "").replace("=3D", "").count("="):
         raise BadLogin("a user name that is empty or not escaped")
@@ -159,7 +163,7 @@ class Server:
     def __init__(
         self, mechanism: str, find: Callable[[str], Credentials], nonce: str | None = None
     ) -> None:
-        """`find`: a user's credentials, or `nobodys`."""
+        """Take `find`, which returns a user's credentials, or `nobodys`."""
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce or _text(os.urandom(_NONCE_BYTES))
@@ -169,7 +173,7 @@ class Server:
         self.user = ""
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a message. Raises BadLogin."""
+        """Return the answer to a message. Raises BadLogin."""
         text = _decoded(token)
         return self._begun(text) if self.credentials is None else self._ended(text)
 
@@ -232,7 +236,10 @@ class Client:
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Raises BadLogin: the server does not speak SCRAM, or would have it for cheap."""
+        """Return the last message.
+
+        Raises BadLogin: the server does not speak SCRAM, or would have it for cheap.
+        """
         text = _decoded(challenge)
         fields = text.split(",")
         if len(fields) < 3:
@@ -254,6 +261,6 @@ class Client:
         return f"{without_proof},p={_text(_xor(key, signature))}".encode()
 
     def check(self, answer: bytes) -> None:
-        """Raises BadLogin: the server does not know the password either."""
+        """Raise BadLogin if the server does not know the password either."""
         if not hmac.compare_digest(_binary(_value(_decoded(answer), "v")), self._expected):
             raise BadLogin("the server does not know the password: is it the right one?")

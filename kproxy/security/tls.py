@@ -1,7 +1,7 @@
 """TLS of one listener: its files, made into a context, and made again when they change.
 
 A new context serves new connections, and the old one is forgotten: a certificate authority that is
-taken out of the file is trusted no more. Where the new files are not sound the old context stays.
+taken out of the file is trusted no more. If the new files are not sound the old context stays.
 """
 
 import ssl
@@ -18,14 +18,14 @@ _log = structlog.get_logger()
 _AHEAD_S = 30 * 86_400
 _DAY_S = 86_400
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: those with forward secrecy. TLS 1.3 has no others."""
+"""The ciphers of TLS 1.2 with forward secrecy. TLS 1.3 has no others."""
 
 
 class Tls:
     """The context of a listener, and the files it was made from."""
 
     def __init__(self, listener: ListenerConfig) -> None:
-        """Raises CannotStart."""
+        """Read the files. Raises CannotStart."""
         assert listener.certificate is not None
         self._listener = listener
         chain = listener.certificate
@@ -40,7 +40,7 @@ class Tls:
         self.tell_expiry(time.time())
 
     def reload(self) -> None:
-        """Read the files again. Where they are not sound, one line says so."""
+        """Read the files again. If they are not sound, one line says so."""
         self._seen = self._state()
         try:
             self.context = self._made()
@@ -66,7 +66,7 @@ class Tls:
         return [_stamp(path) for path in self._files]
 
     def _made(self) -> ssl.SSLContext:
-        """Raises OSError, of which ssl.SSLError, and ValueError."""
+        """Return a new context. Raises OSError, of which ssl.SSLError, and ValueError."""
         listener = self._listener
         assert listener.certificate is not None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -79,8 +79,8 @@ class Tls:
             required = listener.client_auth == "required"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
             # Each connection shows its certificate, but for sessions of TLS 1.2 that OpenSSL keeps
-            # by their ids for two hours: Python has no switch for these. What they resume was
-            # verified by this same context, so a certificate may have ended since, no more.
+            # by their ids for two hours: Python has no switch for these. This same context verified
+            # their certificate, so it may have ended since, no more.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         self.expires_s = expiry(listener.certificate.read_bytes())
@@ -88,12 +88,15 @@ class Tls:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask the terminal for one."""
+    """Refuse to give a password: OpenSSL would ask the terminal for one."""
     raise ValueError("the private key needs a password: kproxy reads none")
 
 
 def expiry(chain: bytes) -> float:
-    """When the first certificate of a chain (PEM) ends, in seconds since 1970. ValueError."""
+    """Return when the first certificate of a chain (PEM) ends, in seconds since 1970.
+
+    ValueError.
+    """
     from cryptography import x509  # it takes 80 ms to load, and only TLS needs it
 
     return x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc.timestamp()
@@ -108,7 +111,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _reason(error: Exception, files: list[Path]) -> str:
-    """OpenSSL does not say which file it means."""
+    """Return the reason with the name of the file, which OpenSSL does not say."""
     if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
         names = ", ".join(map(str, files))
         return f"{names}: {error}; are they PEM files that belong together?"

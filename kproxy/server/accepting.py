@@ -1,4 +1,4 @@
-"""How connections come in: sockets, places that count from the first packet, TLS handshakes.
+"""The acceptance of connections: sockets, places that count from the first packet, TLS handshakes.
 
 A TLS handshake counts as a connection from its beginning, and must be over in time. asyncio's own
 server would neither count those nor take another certificate later.
@@ -30,11 +30,11 @@ _PAUSE_S = 0.1
 _GONE = (errno.ECONNABORTED, errno.EPROTO)
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _GOODBYE_S = 5.0
-"""How long a client has to answer the end of TLS."""
+"""The seconds that a client has to answer the end of TLS."""
 
 
 def bound_sockets(listener: ListenerConfig) -> list[socket.socket]:
-    """A socket for each address that the host's name stands for. Raises CannotStart."""
+    """Return a socket for each address that the host's name stands for. Raises CannotStart."""
     host, port = listener.address
     found: list[socket.socket] = []
     try:
@@ -70,7 +70,7 @@ def _bound(family: int, address: Any) -> socket.socket:
 
 
 class TlsAcceptor:
-    """Accepts on one socket, and makes a connection of each client whose handshake succeeds."""
+    """An acceptor of one socket: it makes a connection of each client whose handshake succeeds."""
 
     def __init__(
         self, listening: socket.socket, tls: Tls, make: Callable[[], Connection],
@@ -124,13 +124,13 @@ class TlsAcceptor:
             task.add_done_callback(partial(self._over, client, ip, place, made))
 
     def _push_out(self, task: asyncio.Task[None], ip: str, event: str) -> None:
-        """Of a handshake that has lost its place."""
+        """End a handshake that has lost its place."""
         self._counters.connections_ended[event] += 1
         _log.warning(event, peer=ip)
         task.cancel()
 
     def _turn_away(self, client: socket.socket, place: Place, event: str) -> None:
-        """Of a client from whose address too many connections come."""
+        """Close the socket of a client from whose address too many connections come."""
         client.close()
         place.leave()
 
@@ -161,7 +161,7 @@ class TlsAcceptor:
         self, client: socket.socket, ip: str, place: Place, made: list[Connection],
         task: asyncio.Task[None],
     ) -> None:  # fmt: skip
-        """However a handshake ends: where it has failed nothing of it is left."""
+        """Clean up after a handshake, however it ended: if it failed nothing of it is left."""
         self._handshakes.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
@@ -171,7 +171,7 @@ class TlsAcceptor:
             place.leave()
         with suppress(OSError):
             client.close()
-        if isinstance(error, OSError):  # of which ssl.SSLError
+        if isinstance(error, OSError):  # an ssl.SSLError is one, too
             _log.warning("tls_handshake_failed", peer=ip, reason=str(error))
         elif error is not None:
             _log.error("tls_handshake_failed", peer=ip, exc_info=error)

@@ -1,15 +1,16 @@
-"""Which connections there may be: a part for each listener, user and address.
+"""The admission of connections: a part for each listener, user and address.
 
 A connection has one `Place` from its first packet to its end, whatever is made of it meanwhile: a
 TLS handshake, a client that has not said who it is, a user. So nothing of it is counted twice.
 
-The rules. Of several listeners each has a reserve that the others leave alone. On a listener who
-has not said who it is (a *newcomer*) has a quarter of the places at most, and a few that nobody
-else takes, and counts for its address. Who has said it counts for its user, or without one for its
-address. Where there is no place, one is taken from whom has most, and the one held longest: never
-from who has no more than its part, which is as many places as there are for each. So an address
-pushes out its own, and nobody is refused whose part is free. A login takes milliseconds: who means
-it is mostly through before newcomers from thousands of other addresses push it out.
+The rules. Each of several listeners has a reserve that the others leave alone. On a listener,
+clients that have not logged in (*newcomers*) have a quarter of the places at most, and a few that
+nobody else takes; they count for their address. A client that has logged in counts for its user, or
+without one for its address. If there is no place, the holder with most places loses the one that it
+has held longest. A holder with no more than its part, which is as many places as there are for
+each, loses none. So an address pushes out its own, and nobody is refused whose part is free. A
+login takes milliseconds: an honest client is mostly through before newcomers from thousands of
+other addresses push it out.
 """
 
 from collections import Counter
@@ -25,14 +26,14 @@ _log = structlog.get_logger()
 _NEWCOMERS, _NEWCOMERS_MIN = 4, 100
 _FEW, _FEW_MIN = 16, 100
 _RESERVED = 2
-"""Reserves are one of so many places."""
+"""The divisor of all places that gives the reserves."""
 
 End = Callable[[str], None]
 """Ends a connection that loses its place: the event to log."""
 
 
 class Place:
-    """That of one connection. `end` is set by whoever has the connection."""
+    """The place of one connection, which sets `end`."""
 
     __slots__ = ("_key", "_network", "_new", "_room", "end")
 
@@ -43,7 +44,10 @@ class Place:
         self.end: End = _nothing
 
     def known(self, principal: str) -> None:
-        """The client has said who it is, or is let in without. It may lose its place by that."""
+        """Count the place for a client that has logged in, or is let in without.
+
+        It may lose it by that.
+        """
         room = self._room
         key = self._network if principal == ANONYMOUS else principal
         if room is None or (key == self._key and not self._new):
@@ -56,7 +60,10 @@ class Place:
             self.push_out("connection_refused")
 
     def leave(self) -> None:
-        """The connection has gone. Nothing where it was gone already."""
+        """Give the place back when the connection has gone.
+
+        Do nothing where it was gone already.
+        """
         room, self._room = self._room, None
         if room is not None:
             self.end = _nothing
@@ -93,7 +100,7 @@ class Admission:
         return max(2, self.most // (_RESERVED * len(self.rooms))) if several else self.most
 
     def room(self, *, logins: bool) -> "Room":
-        """That of one more listener, before any is used. `logins`: it has newcomers."""
+        """Return the room of one more listener, before any is used. `logins`: it has newcomers."""
         self.rooms.append(Room(self, logins))
         return self.rooms[-1]
 
@@ -132,7 +139,7 @@ class Room:
 
     @property
     def most(self) -> int:
-        """How many places there are here, as others use theirs now."""
+        """The number of places that there are here, as others use theirs now."""
         others = sum(room.claimed for room in self._admission.rooms if room is not self)
         return max(1, self._admission.most - others)
 
@@ -143,7 +150,7 @@ class Room:
         (self._newcomers if new else self._known).drop(key, place)
 
     def come(self, ip: str, *, new: bool) -> Place | None:
-        """A place for a connection; None: there is none for it."""
+        """Return a place for a connection; None: there is none for it."""
         network, admission = network_of(ip), self._admission
         room = self._newcomer_fits if new else self.make_room_for
         if admission.by_network[network] >= admission.per_ip or not room(network):

@@ -1,7 +1,7 @@
-"""The API table: of each API the versions that are here, what answers it, and what it asks of whom.
+"""The API table: the versions of each API, its handler, and its rule for the client's rights.
 
-What ApiVersions advertises is derived from the table. Produce is named from version 0 although 0 to
-2 are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
+The answer to ApiVersions is derived from the table. Produce is named from version 0 although 0 to 2
+are refused: librdkafka up to 2.11.0 otherwise stops compressing (KIP-896, WIRE facts in tests).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,7 +37,7 @@ from kproxy.worker.worker import Request, Worker
 
 EncodedBody = bytes | bytearray
 Body = Mapping[str, Any] | EncodedBody | StreamedResponse
-"""What a handler gives: values for kio, a body that is encoded, or one that is read as it is sent.
+"""The result of a handler: values for kio, an encoded body, or one that is read as it is sent.
 
 An empty encoded body is no answer at all (a Produce with acks=0).
 """
@@ -52,7 +52,7 @@ class Api:
     high: int
     handle: Callable[[Worker, Request], Awaitable[Body]]
     rule: Rule
-    """What it asks of who sends it. `handle` is called once that is so."""
+    """The rights that it needs of its sender. `handle` is called once the sender has them."""
 
 
 async def _versions(worker: Worker, request: Request) -> Body:

@@ -1,8 +1,9 @@
 """Logins by address: how long a failed one waits, and how many are under way at once.
 
-Who fails again and again from an address waits longer each time, and keeps a place of that address
-for so long, whether it stays to hear the answer or not. As places are few, guesses are few, however
-many connections they come by. A good login has its place for as long as it takes to check it.
+Repeated failures from an address wait longer each time. Each keeps a place of that address for so
+long, whether the client stays to hear the answer or not. As places are few, guesses are few,
+however many connections they come by. A good login has its place for as long as it takes to check
+it.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Attempts:
         self._monotonic = monotonic
         self._failed: dict[str, tuple[float, float]] = {}  # by address: how many, as of when
         self._taken: Counter[str] = Counter()  # places, by address
-        self._line: dict[str, OrderedDict[asyncio.Future[None], None]] = {}  # who waits for one
+        self._line: dict[str, OrderedDict[asyncio.Future[None], None]] = {}  # the waiters
 
     @asynccontextmanager
     async def turn(self, ip: str) -> AsyncIterator[None]:
@@ -46,7 +47,7 @@ class Attempts:
             self._leave(address)
 
     async def _wait(self, address: str) -> None:
-        """Whoever leaves hands its place over."""
+        """Wait for a place. A waiter that leaves hands its place over."""
         waits = asyncio.get_running_loop().create_future()
         self._line.setdefault(address, OrderedDict())[waits] = None
         try:
@@ -65,8 +66,8 @@ class Attempts:
                 del self._line[address]
 
     def blame(self, ip: str) -> float:
-        """A login has failed. Returns for how long its answer waits, and it has a place, in
-        seconds.
+        """Note that a login has failed; return for how many seconds its answer waits, and has a
+        place.
         """
         address, now = network_of(ip), self._monotonic()
         count, as_of = self._failed.pop(address, (0.0, now))

@@ -1,4 +1,4 @@
-"""The log of what was administered, by whom and from where, while access rules are in force.
+"""The log of admin requests, by whom and from where, while access rules are in force.
 
 Changes of rules and of users have events of their own, and so has what was refused for want of
 rights (`not_authorized`). `Floods` bounds what one client may have logged.
@@ -36,7 +36,8 @@ _CODES_AT_ONCE = 500
 async def audit(request: Request, answer: Any, code: int) -> None:
     """Log one request, unless all of it was refused.
 
-    `code`: the first error of its answer, 0 where it has none. Who leaves meanwhile is logged.
+    `code`: the first error of its answer, 0 where it has none. The request of a client that leaves
+    meanwhile is logged.
     """
     refused = False
     try:
@@ -52,7 +53,7 @@ def _log_one(request: Request, code: int) -> None:
         return
     lists = [getattr(body, label, None) or () for label in _LISTS]
     _log.info(
-        "administered", api=ApiKey(request.header.api_key).name, principal=peer.principal,
+        "admin_request", api=ApiKey(request.header.api_key).name, principal=peer.principal,
         host=peer.host, listener=peer.listener, group=getattr(body, "group_id", None),
         count=sum(map(len, lists)), names=list(islice(_names(chain(*lists)), _NAMES_MAX)),
         error_code=code,
@@ -73,7 +74,7 @@ async def only_refused(answer: Any, pace: Pace) -> bool:
 
 
 def _codes(answer: Any) -> Iterator[int | None]:
-    """The error codes of an answer: its own, or those of its parts where it has none.
+    """Yield the error codes of an answer: its own, or those of its parts where it has none.
 
     None for each part that has parts itself: a great many may be empty.
     """

@@ -35,10 +35,10 @@ _MUTE_S_MAX = 1.0
 
 
 class ConnectionLimiter(Protocol):
-    """Who has all connections."""
+    """A limiter that knows all connections."""
 
     def register(self, connection: "Connection") -> None:
-        """One more: its `run` will be run."""
+        """Add one more: its `run` will be run."""
         ...
 
     def unregister(self, connection: "Connection") -> None: ...
@@ -49,7 +49,9 @@ class _Left(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Serves one client until it leaves, misbehaves, falls silent or the server stops."""
+    """A connection: it serves one client until it leaves, misbehaves, falls silent or the server
+    stops.
+    """
 
     def __init__(
         self, worker: Worker, limiter: ConnectionLimiter, listener: ServedListener = ANY_LISTENER
@@ -77,8 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self._scope = anyio.CancelScope()
         self._admitted = False
         self._asking = Asking()
-        self._waited = [0.0]  # of the exclusive request: seconds in long polls
-        self._room: memoryview | None = None  # of the frame under way
+        self._waited = [0.0]  # seconds in long polls of the exclusive request
+        self._room: memoryview | None = None  # for the frame under way
         self._drained: asyncio.Future[None] | None = None  # while the client does not read
 
     # -- what the transport calls
@@ -111,13 +113,13 @@ class Connection(asyncio.BufferedProtocol):
             self.place.known(self.peer.principal)
 
     def _known(self) -> None:
-        """Whose its requests are has been said, as far as it is known."""
+        """Use the parts of the client's user or address, as far as it is known."""
         self._asking.holder = holder(self.peer)
         self._pipeline.hold_in(self._worker.request_memory.part(self._asking.holder))
         self._answers = self._worker.answer_memory.part(self._asking.holder)
 
     def _pushed_out(self, event: str) -> None:
-        """It has lost its place."""
+        """Close the connection, which has lost its place."""
         self._counters.connections_ended[event] += 1
         _log.warning(event, peer=self._peer, listener=self.peer.listener)
         self.abort()
@@ -140,14 +142,14 @@ class Connection(asyncio.BufferedProtocol):
             )  # fmt: skip
 
     def _leave_waiting(self, wait_s: float) -> None:
-        """Too many connections come from its address: after so many seconds it is closed."""
+        """Close it after so many seconds: too many connections come from its address."""
         if wait_s:
             self._counters.connections_ended["connection_refused"] += 1
             self._pipeline.mute()
             self._muted = self._loop.call_later(wait_s, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the loop puts what comes next, before it asks anybody else."""
+        """Return where the loop puts the next bytes, before it asks anybody else."""
         room = self._room = self._pipeline.room()
         return self._worker.read_buffer if room is None else room
 
@@ -229,12 +231,12 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def _look_for_client(self) -> None:
-        """While the socket is not read, nobody says that the client has left."""
+        """Look whether the client has left: while the socket is not read, nobody says so."""
         there = peer_is(self._transport)
         if there is PeerIs.HERE:
             return
         if there is PeerIs.GONE or (self._pipeline.muted and self._pipeline.idle):
-            self.abort()  # what of its requests waits was never taken
+            self.abort()  # its waiting requests were never taken
             return
         self._timeouts.left(self._monotonic())
         self._next_request.arrive()  # a long poll ends
@@ -277,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         return accepted
 
     def _hold_back(self, frame: Frame) -> None:
-        """Nothing of who is to wait already, by another connection perhaps. Raises Held."""
+        """Raise Held for a client that is to wait already, by another connection perhaps."""
         header = decode_header(frame, loads=False)
         wait_s = metering.owed(self._quotas, self.peer, header)
         if wait_s:
@@ -322,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def close(self) -> None:
-        """What was sent still goes out, for as long as the client reads."""
+        """Close the connection; sent bytes still go out, for as long as the client reads."""
         if self._drained is None:
             self._timeouts.unread(self._monotonic(), unsent_bytes(self._transport))
         self._transport.close()
@@ -332,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def report(self, error: Exception) -> None:
-        """A peer's fault is one line in the log, one of ours a trace."""
+        """Log an error: a peer's fault is one line, one of ours a trace."""
         if isinstance(error, Superseded):  # a client that recovers has one connection too many
             self._counters.connections_ended["request_superseded"] += 1
             _log.info("request_superseded", peer=self._peer, reason=str(error))
@@ -375,7 +377,10 @@ class Connection(asyncio.BufferedProtocol):
         return answer(worker, request)
 
     async def _send_streamed(self, response: StreamedResponse) -> None:
-        """Send an answer chunk by chunk. Who reads slowly by many connections holds its part."""
+        """Send an answer chunk by chunk.
+
+        A client that reads slowly by many connections holds its part.
+        """
         with response.pinned():
             while (chunk := await response.read()) is not None:
                 await self._send(chunk)
@@ -404,10 +409,9 @@ class Connection(asyncio.BufferedProtocol):
             await self._drained
 
     def _check_here(self) -> None:
-        """The scope's end does not reach `run` where what that waits for came in the same turn.
+        """Raise _Left if the connection was closed meanwhile.
 
-        Raises:
-            _Left: the connection was closed meanwhile.
+        The scope's end does not reach `run` if the awaited result came in the same turn.
         """
         if self._pipeline.closed:
             raise _Left

@@ -29,7 +29,7 @@ def raise_limit() -> None:
 
 
 def connections_max(asked: int, shards: int) -> int:
-    """How many connections there can be: those asked for, or fewer and a warning."""
+    """Return how many connections there can be: those asked for, or fewer and a warning."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return asked
@@ -43,7 +43,7 @@ def connections_max(asked: int, shards: int) -> int:
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
-    """What the peer has not acknowledged yet, here and in the kernel."""
+    """Return the bytes that the peer has not acknowledged yet, here and in the kernel."""
     count = transport.get_write_buffer_size()
     raw: socket.socket | None = transport.get_extra_info("socket")
     if raw is not None:
@@ -59,7 +59,7 @@ _CLOSED, _CLOSE_WAIT, _LAST_ACK = 7, 8, 9  # states of TCP, as the kernel number
 
 
 class PeerIs(Enum):
-    """How far the other end of a connection is."""
+    """The distance of the other end of a connection."""
 
     HERE = auto()
     LEAVING = auto()  # it sends no more; it may still read

@@ -1,4 +1,4 @@
-"""From a frame to an answer, by the API table, and the only error boundary."""
+"""The way from a frame to an answer, by the API table, and the only error boundary."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -40,7 +40,7 @@ from kproxy.server.rules import refusal
 from kproxy.worker.worker import NextRequestSignal, Request, Worker
 
 _PRODUCE = int(ApiKey.PRODUCE)
-_ERROR_PARTS, _ERROR_DEPTH = 4, 1  # of an answer that are looked at for an error
+_ERROR_PARTS, _ERROR_DEPTH = 4, 1  # the parts of an answer that are looked at for an error
 
 
 class Accepted:
@@ -65,7 +65,10 @@ class Accepted:
         peer: Peer = NOBODY,
         next_request: NextRequestSignal | None = None,
     ) -> None:
-        """`size`: bytes of the frame. No `call` and no `api`: ApiVersions, in a version too new."""
+        """Take `size`, the bytes of the frame.
+
+        No `call` and no `api`: ApiVersions, in a version too new.
+        """
         self.header = header
         self.size = size
         self.call = call
@@ -75,7 +78,7 @@ class Accepted:
         self.next_request = next_request
         self.settled = False
         self.began = 0.0  # when, if it is timed
-        self.worker: Worker | None = None  # of a Produce, where it is counted
+        self.worker: Worker | None = None  # for a Produce, where it is counted
 
     @property
     def exclusive(self) -> bool:
@@ -87,7 +90,8 @@ class Accepted:
         self.call.add_done_callback(callback)
 
     def response(self) -> bytes | None:
-        """The response frame of a Produce that is durable or refused, or None where none is due.
+        """Return the response frame of a Produce that is durable or refused, or None where none is
+        due.
 
         Raises Malformed: close the connection.
         """
@@ -147,7 +151,7 @@ def accept(worker: Worker, frame: Frame, peer: Peer, next_request: NextRequestSi
 
 
 def _produce(frame: Frame, body_at: int, version: int, elements_max: int) -> ProduceRequest:
-    """Raises Malformed, of which TooMany."""
+    """Decode a Produce. Raises Malformed, of which TooMany."""
     return each_once(decode_produce(frame, body_at, version, elements_max))
 
 
@@ -158,7 +162,7 @@ def _too_new(header: RequestHeader) -> bytes:
 
 
 async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | StreamedResponse:
-    """The response frame of any other request, whose turn it is; empty where none is due.
+    """Return the response frame of any other request, whose turn it is; empty where none is due.
 
     Raises Malformed: close the connection.
     """
@@ -183,7 +187,7 @@ async def answer(worker: Worker, accepted: Accepted) -> bytes | bytearray | Stre
 
 
 async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: ResponseBudget) -> Body:
-    """What the API makes of a request."""
+    """Handle a request with its API."""
     header, frame = accepted.header, accepted.frame
     if header.body_at == NOT_LOADED:
         await large_requests.aside(load, header.api_key, header.api_version)
@@ -243,7 +247,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
 
 
 async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: bool = False) -> Body:
-    """What the handler makes of a request that is not refused as a whole."""
+    """Handle a request that is not refused as a whole."""
     code, refused = refusal(api.rule, request), api.rule.refused
     if code is None or refused is None:
         answer = await api.handle(worker, request)
@@ -256,7 +260,7 @@ async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: boo
 
 
 async def _wait_for_room(worker: Worker) -> None:
-    """Until there is memory for one more large request. Raises Malformed: not for long."""
+    """Wait until there is memory for one more large request. Raises Malformed: not for long."""
     memory = worker.decoded_memory
     with move_on_after(worker.config.receive_stalled_ms_max / 1000):
         await memory.wait_for_room()
@@ -275,9 +279,9 @@ async def _weigh(worker: Worker, budget: ResponseBudget, values: Mapping[str, An
 
 
 def error_in(body: Body) -> int:
-    """The first error code that an answer has, among its first few parts; 0 where it has none.
+    """Return the first error code of an answer, among its first few parts; 0 where it has none.
 
-    Of a body that is encoded already nothing is known.
+    Nothing is known of a body that is encoded already.
     """
     if isinstance(body, StreamedResponse):
         return body.code

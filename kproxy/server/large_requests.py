@@ -1,8 +1,7 @@
-"""Decodes requests that are too large for one turn of the loop, on a thread, one at a time: of each
-client in turn.
+"""The decoder of requests that are too large for one turn of the loop.
 
-The decoding thread shares the interpreter's lock and gives it away every few milliseconds, so the
-loop answers other connections meanwhile.
+It decodes on a thread, one at a time, of each client in turn. The thread shares the interpreter's
+lock and gives it away every few milliseconds, so the loop answers other connections meanwhile.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ ANSWER_WEIGHT = 512 << 10
 """An answer up to this weight is encoded where it is: 10 ms of parts of a few fields."""
 
 _ELEMENT = 100  # bytes of a decoded element of a request, besides its strings
-_DICT = 300  # what a part of an answer takes as a dict, kio's value and bytes together
+_DICT = 300  # the bytes of a part of an answer as a dict, kio's value and bytes together
 _ITEM = 32
 
 _one_at_a_time: RunVar[FairThreads] = RunVar("kproxy.server.large_requests")
@@ -44,12 +43,12 @@ async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def decoded_bytes(frame_bytes: int, elements: int) -> int:
-    """About what a request takes once it is decoded."""
+    """Estimate the bytes of a request once it is decoded."""
     return frame_bytes + elements * _ELEMENT
 
 
 def weight(values: Any, most: int) -> int:
-    """About what an answer takes while it is made, counted until it is more than `most`."""
+    """Estimate the bytes of an answer while it is made, counted until it is more than `most`."""
     found = 0
     left = [values]
     while left and found <= most:

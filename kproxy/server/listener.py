@@ -214,7 +214,7 @@ class Server:
         return {}
 
     async def _backup_asked(self, asked: Asked) -> dict[str, Any]:
-        """What is staged is kept until who asked has it, or is gone."""
+        """Stage a backup, and keep it until the client has it, or is gone."""
         assert self._worker is not None
         if self._worker.staging is None:
             raise CannotStart(ON_KAFKA)
@@ -226,7 +226,7 @@ class Server:
     async def _wait_for_others(self, worker: Worker) -> None:
         """Answer nobody until all that were started together serve, or have had their time.
 
-        Who is told of one node only may keep that answer, and know no other for minutes.
+        A client that is told of one node only may keep that answer, and know no other for minutes.
         """
         with anyio.move_on_after(_TOGETHER_S):
             while not self._ending.is_set():
@@ -261,7 +261,7 @@ class Server:
         return accepting
 
     def _user_changed(self, row: str, value: object) -> None:
-        """Whoever has logged in with what holds no more has to do so again.
+        """Disconnect clients whose credentials changed: they have to log in again.
 
         One request may change hundreds of users: connections are looked at once for all.
         """

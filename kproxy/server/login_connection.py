@@ -1,8 +1,8 @@
 """A connection whose client says who it is before anything else (SASL).
 
 Until it has logged in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is taken, in
-small frames, and not for long. It logs in again before its login runs out, or is closed at the
-next request. Who fails waits for the answer, longer each time, and is closed.
+small frames, and not for long. It logs in again before its login runs out, or is closed at the next
+request. A client that fails waits for the answer, longer each time, and is closed.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _ELEMENTS_MAX = 100
 _RAW_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
 _SHORTEST_TOKEN = 1
 _CODE, _NO_ERROR = slice(8, 10), b"\0\0"
-"""Of an answer to ApiVersions, behind its length and the correlation id."""
+"""The place of the error code in an answer to ApiVersions, behind length and correlation id."""
 
 
 class LoginConnection(Connection):
-    """Serves one client once it has logged in."""
+    """A connection that serves one client once it has logged in."""
 
     keys: ClassVar[dict[bytes, ApiKey]] = {
         int(key).to_bytes(2, "big"): key
@@ -55,17 +55,19 @@ class LoginConnection(Connection):
         self._login = Login(listener.mechanisms)
         self._versions_told = False
         self._amid = self._blamed = False  # a login: some of it was checked; it has failed
-        self._logged_in_until = math.inf  # of the monotonic clock
+        self._logged_in_until = math.inf  # by the monotonic clock
         self._deadline = self._monotonic() + worker.config.login_ms_max / 1000
         self._pipeline.expect(LOGIN_BYTES_MAX)
 
     @property
     def mechanism(self) -> str:
-        """By which the client has logged in; empty before."""
+        """The mechanism by which the client has logged in; empty before."""
         return self._login.mechanism if self._login.done else ""
 
     def one_of(self, changed: Mapping[str, Collection[str]]) -> str | None:
-        """The user who has logged in, if with one of these mechanisms; PLAIN may have used any."""
+        """Return the user who has logged in, if with one of these mechanisms; PLAIN may have used
+        any.
+        """
         identity, mechanism = self._login.identity, self._login.mechanism
         mechanisms = changed.get(identity.name) if identity is not None else None
         if identity is None or not mechanisms:
@@ -114,7 +116,7 @@ class LoginConnection(Connection):
         return super().accept(frame)
 
     def _taken(self, frame: Frame) -> Accepted:
-        """A step of a login. Raises Malformed."""
+        """Take a step of a login. Raises Malformed."""
         if len(frame) > LOGIN_BYTES_MAX:
             raise Malformed(f"a step of a login has {len(frame)} bytes")
         self._counters.requests += 1
@@ -193,7 +195,7 @@ class LoginConnection(Connection):
         }  # fmt: skip
 
     async def _token(self, request: Accepted) -> bytes:
-        """A token without a header: so is the answer, and a refusal is silence."""
+        """Answer a token without a header: so is the answer, and a refusal is silence."""
         try:
             step = await self._checked(readable(request))
         except BadLogin as error:
@@ -205,7 +207,7 @@ class LoginConnection(Connection):
         return len(step.token).to_bytes(4, "big") + step.token
 
     async def _checked(self, token: bytes) -> Step:
-        """What is answered to a token. Where that is a refusal, it has waited. BadLogin."""
+        """Return the answer to a token. A refusal has waited. Raises BadLogin."""
         async with self._listener.attempts.turn(self.ip):
             self._amid = True
             step = await self._login.authenticate(token)
@@ -214,7 +216,7 @@ class LoginConnection(Connection):
         return step
 
     def _let_in(self, identity: Identity) -> int:
-        """The client has logged in. Returns for how long, in milliseconds; 0: for good."""
+        """Let in a client that has logged in; return for how many milliseconds; 0: for good."""
         again = math.isfinite(self._logged_in_until)
         self._amid = False
         self.peer = self.peer._replace(principal=f"User:{identity.name}")

@@ -1,4 +1,4 @@
-"""What quotas make of a request: how long it kept this worker busy, and how long its client waits.
+"""The effect of quotas on a request: how long it kept this worker busy, how long its client waits.
 
 Nothing of it is called where no quota is set.
 """
@@ -50,7 +50,7 @@ class Timed:
 
 
 def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> float:
-    """A short Produce was taken in. Returns the seconds for which its client is to wait."""
+    """Count a short Produce; return the seconds for which its client is to wait."""
     call, client_id = accepted.call, accepted.header.client_id
     assert call is not None
     wait_s = quotas.produced(peer, client_id, accepted.size)
@@ -62,7 +62,7 @@ def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> 
 
 
 def owed(quotas: Quotas, peer: Peer, header: RequestHeader) -> float:
-    """For how many seconds a client is to wait before its request is taken."""
+    """Return the seconds that a client is to wait before its request is taken."""
     key = header.api_key
     if key in _OF_LOGIN:
         return 0.0
@@ -73,7 +73,7 @@ def owed(quotas: Quotas, peer: Peer, header: RequestHeader) -> float:
 async def answered(
     quotas: Quotas, peer: Peer, accepted: Accepted, work: Coroutine[Any, Any, Frame]
 ) -> tuple[Frame, float]:
-    """(The frame, the seconds for which its client is to wait) of any other request."""
+    """Return (the frame, the seconds for which its client is to wait) of any other request."""
     header = accepted.header
     if header.api_key in _OF_LOGIN:
         return await work, 0.0
@@ -93,7 +93,7 @@ async def answered(
 
 
 def told(frame: Frame, key: int, version: int, throttle_ms: int) -> Frame:
-    """An answer with its throttle time, where its version has one."""
+    """Return an answer with its throttle time, where its version has one."""
     at = throttle_at(key, version)
     if at is None or not frame:
         return frame

@@ -12,14 +12,14 @@ Order. Answers leave in the order of their requests. A request is of one of two 
   (measured: one step of a task costs more than the rest of a small Produce).
 - An *exclusive* request (any other) begins when all before it are answered, and nothing behind it
   is accepted until it is answered. Kafka takes one request of a connection at a time. The shell
-  answers it, and then calls `answered`. What arrives behind it is signalled, so that a long poll
-  can end: Spark asks for offsets behind each Fetch.
+  answers it, and then calls `answered`. Arrivals behind it are signalled, so that a long poll can
+  end: Spark asks for offsets behind each Fetch.
 
 Bounds. A connection has at most `in_flight_max` requests accepted. Frames behind them wait, and the
 socket is not read meanwhile. The bytes of frames are counted in the memory that all connections
-share. Where that has no room, the socket is not read until there is some; a frame that has begun
-is read to its end, up to twice the limit, of which nobody has all. While the client does not read,
-no answer is made.
+share. If that has no room, the socket is not read until there is some; a frame that has begun is
+read to its end, up to twice the limit, of which nobody has all. While the client does not read, no
+answer is made.
 
 A client that is to wait (quotas) is *muted*: nothing more of it is accepted before that is over,
 and its socket is not read, but for a frame that has begun. A request that comes from one who is to
@@ -49,7 +49,7 @@ Data = TypeVar("Data")
 
 
 class Phase(Enum):
-    """How far a connection is."""
+    """The state of a connection."""
 
     OPEN = auto()
     DRAINING = auto()
@@ -79,23 +79,23 @@ class PipelinedRequest(Protocol):
     @property
     def exclusive(self) -> bool: ...
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Of an overlapping request: call back once it is settled, perhaps at once."""
+        """Call back once an overlapping request is settled, perhaps at once."""
         ...
 
     def response(self) -> bytes | None:
-        """Of one that is settled: its answer, or None where none is due. Raises Malformed."""
+        """Return the answer of a settled request, or None where none is due. Raises Malformed."""
         ...
 
 
 class NextRequest(Protocol):
-    """Told whether frames wait behind the exclusive request."""
+    """A signal of whether frames wait behind the exclusive request."""
 
     def arrive(self) -> None: ...
     def reset(self) -> None: ...
 
 
 class Actions(Protocol):
-    """What a pipeline has done for it."""
+    """The actions that a pipeline has done for it."""
 
     def accept(self, frame: Frame) -> PipelinedRequest:
         """Take a request in; an overlapping one is under way then. Raises Malformed, Held."""
@@ -186,15 +186,15 @@ class RequestPipeline:
     # -- events
 
     def room(self) -> memoryview | None:
-        """Where the bytes that come next can be put, or None: give them to `data_received`."""
+        """Return where the next bytes can be put, or None: give them to `data_received`."""
         return self._assembler.room()
 
     def room_filled(self, count: int) -> None:
-        """So many bytes came and were put into `room`."""
+        """Take so many bytes that came and were put into `room`."""
         self._received(self._assembler.filled, count)
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Bytes came; what is kept of them is copied."""
+        """Take bytes that came; the rest of a frame is copied."""
         self._received(self._assembler.feed, data)
 
     def _received(self, take: Callable[[Data], list[Frame]], what: Data) -> None:
@@ -213,7 +213,7 @@ class RequestPipeline:
             self._take()
 
     def settle(self, request: PipelinedRequest) -> None:
-        """An overlapping request is durable or refused."""
+        """Note that an overlapping request is durable or refused."""
         request.settled = True
         if not self._flush_asked and not self.closed:
             self._flush_asked = True
@@ -224,7 +224,7 @@ class RequestPipeline:
         self._advance()
 
     def answered(self) -> None:
-        """The exclusive request's answer has been handed to the transport."""
+        """Go on after the exclusive request's answer was handed to the transport."""
         self._exclusive = Exclusive.MUTED if self._muted else Exclusive.NONE
         self._memory.give_back(self._requests.popleft().size)
         if self._muted and not self._unfinished:
@@ -232,7 +232,7 @@ class RequestPipeline:
         self._advance()
 
     def mute(self) -> None:
-        """Accept nothing more before `unmute`. What was accepted is answered."""
+        """Accept nothing more before `unmute`. Accepted requests are answered."""
         self._muted = True
         if self._exclusive is Exclusive.NONE:
             self._exclusive = Exclusive.MUTED
@@ -252,7 +252,7 @@ class RequestPipeline:
         self._advance()
 
     def end_input(self) -> None:
-        """The client sends no more; what it has sent is still answered, at once where it waits."""
+        """End the input; sent requests are still answered, at once where they wait."""
         if self._phase is Phase.OPEN:
             self._phase = Phase.DRAINING
         self._next.arrive()
@@ -284,7 +284,7 @@ class RequestPipeline:
             self._actions.abort()
 
     def lost(self) -> None:
-        """The socket is gone, and everything is let go, so that no cycle of objects is left."""
+        """Let everything go when the socket is gone, so that no cycle of objects is left."""
         self._phase = Phase.CLOSED
         held = sum(map(len, self._frames)) + sum(request.size for request in self._requests)
         self._frames.clear()

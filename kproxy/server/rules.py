@@ -1,4 +1,4 @@
-"""What each API asks of who sends it: a part of the API table, so that none is without.
+"""The rights that each API needs of its sender: a part of the API table, so that none is without.
 
 An API is *open* to all; or needs an operation on the cluster, which is asked before its handler is
 called; or names resources, of which its handler asks one by one (`request.permits`).
@@ -28,17 +28,17 @@ OPEN = Rule("nothing")
 
 
 def cluster(refused: Refusal, *ops: Op) -> Rule:
-    """The whole of a request needs one of these operations on the cluster."""
+    """Return a rule: the whole of a request needs one of these operations on the cluster."""
     return Rule(" or ".join(f"{op.name} cluster" for op in ops), ops, refused)
 
 
 def each(asks: str) -> Rule:
-    """The handler asks for each resource that a request names."""
+    """Return a rule: the handler asks for each resource that a request names."""
     return Rule(asks)
 
 
 def refusal(rule: Rule, request: Request) -> Code | None:
-    """Why a request is refused as a whole, before its handler sees it."""
+    """Return why a request is refused as a whole, before its handler sees it."""
     if not rule.cluster or request.permits.all:
         return None
     permits = request.permits

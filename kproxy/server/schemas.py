@@ -1,4 +1,4 @@
-"""Loads kio's schemas of the requests that every client sends, before there are clients.
+"""The import of kio's schemas of the requests that every client sends, before there are clients.
 
 An import takes some ten milliseconds, and all connections would wait for it. The rest is loaded
 when somebody asks, on a thread (`server.dispatch`): all of them take 20 MB and a second.

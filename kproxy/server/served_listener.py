@@ -27,7 +27,7 @@ class ServedListener:
     def __init__(
         self, config: ListenerConfig | None = None, admission: Admission | None = None
     ) -> None:
-        """Raises CannotStart: a file or a rule is not sound."""
+        """Read the listener's files. Raises CannotStart: a file or a rule is not sound."""
         self.name = config.name if config else ""
         self.config = config
         self.tls: Tls | None = None
@@ -50,7 +50,7 @@ class ServedListener:
             self._keys = KeySet(config.oauth_jwks)
 
     def open(self, users: Users) -> None:
-        """Clients may come from now on. Raises CannotStart: there is no way to log in."""
+        """Open for clients. Raises CannotStart: there is no way to log in."""
         config = self.config
         assert config is not None
         tokens = None
@@ -73,7 +73,7 @@ class ServedListener:
         return self.config is not None and self.config.sasl
 
     def warn_where_open(self) -> None:
-        """One line where anyone who reaches the port is let in, or may hear passwords."""
+        """Warn in one line if anyone who reaches the port is let in, or may hear passwords."""
         config = self.config
         assert config is not None
         if config.address[0].startswith(_LOCAL):
@@ -86,8 +86,8 @@ class ServedListener:
         if not config.sasl and config.client_auth != "required":
             _log.warning(
                 "listener_lets_anyone_in", listener=self.name, listen=config.listen,
-                hint="whoever reaches it reads, writes and deletes all queues, unless authorizer"
-                " is acl; see Security in README",
+                hint="every client that reaches it reads, writes and deletes all queues, unless"
+                " authorizer is acl; see Security in README",
             )  # fmt: skip
 
     def look_after(self, now_s: float) -> None:
@@ -108,9 +108,9 @@ class ServedListener:
             self._keys.close()
 
     def standing(self) -> Mapping[str, float]:
-        """When its certificate ends, in seconds since 1970; empty without one."""
+        """Return when its certificate ends, in seconds since 1970; empty without one."""
         return {} if self.tls is None else {self.name: self.tls.expires_s}
 
 
 ANY_LISTENER = ServedListener()
-"""That of a connection which belongs to none: tests'."""
+"""The listener of a connection that belongs to none: tests'."""

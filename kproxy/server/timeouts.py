@@ -1,4 +1,4 @@
-"""When a connection has been silent, stuck inside a request, or unread for too long.
+"""The times after which a connection was silent, stuck inside a request, or unread for too long.
 
 Times are seconds of one monotonic clock, and arguments. The connection says what happens; the
 server asks every second whether a time is over.
@@ -9,10 +9,12 @@ from collections.abc import Callable
 from kproxy.config.server import Config
 
 _READ_BYTES_MIN = 64 << 10
-"""What a client reads of its answers in `send_stalled_ms_max`, or it counts as not reading."""
+"""The bytes of its answers that a client reads in `send_stalled_ms_max`, or it counts as not
+reading.
+"""
 
 _DONE_MS_MAX = 30_000
-"""How long what a client has asked for is worked on once it has sent its last."""
+"""The milliseconds that a client's requests are worked on once it has sent its last."""
 
 
 class ConnectionTimeouts:
@@ -28,16 +30,16 @@ class ConnectionTimeouts:
         self._left_at: float | None = None
 
     def active(self, now: float) -> None:
-        """Bytes came, or an answer left."""
+        """Note that bytes came, or an answer left."""
         self._active_at = now
 
     def left(self, now: float) -> None:
-        """The client sends no more: what it has asked for is to be done in time."""
+        """Note that the client sends no more: its requests are to be done in time."""
         if self._left_at is None:
             self._left_at = now
 
     def unread(self, now: float, count: int) -> None:
-        """So many bytes wait for the client to read them."""
+        """Note that so many bytes wait for the client to read them."""
         self._unread_since, self._unread = now, count
 
     def all_read(self) -> None:
@@ -46,10 +48,10 @@ class ConnectionTimeouts:
     def expired(
         self, now: float, unread: Callable[[], int], *, idle: bool, inside_frame: bool
     ) -> str | None:
-        """The event that ends the connection, or None.
+        """Return the event that ends the connection, or None.
 
-        `unread` counts the bytes that wait for the client. A client that reads slowly is let.
-        `idle`: no request waits for its answer. `inside_frame`: a request has come in part.
+        `unread` counts the bytes that wait for the client. Slow readers are tolerated. `idle`: no
+        request waits for its answer. `inside_frame`: a request has come in part.
         """
         config = self._config
         if self._unread_since is not None:

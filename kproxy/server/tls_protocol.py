@@ -15,11 +15,11 @@ _READ_BYTES = 256 << 10
 _SLICE_BYTES = 16 << 10
 """A TLS record: BIOs hold two at most. More at once is not faster."""
 _PENDING_BYTES_MAX = 64 << 10
-"""While the application does not read, or write: as a transport without TLS has it."""
+"""The bytes held while the application does not read, or write: as in a transport without TLS."""
 _AGAIN = (SSLWantReadError, SSLWantWriteError, SSLSyscallError)
 _OPEN = (sslproto.SSLProtocolState.WRAPPED, sslproto.SSLProtocolState.FLUSHING)
 _encrypted = memoryview(bytearray(_READ_BYTES))
-"""What was read last of any connection: it is taken before the loop reads another."""
+"""The bytes read last of any connection: they are taken before the loop reads another."""
 
 
 _States: Any = sslproto.SSLProtocol
@@ -29,7 +29,7 @@ _States: Any = sslproto.SSLProtocol
 class TlsProtocol(_States):  # type: ignore[misc]
     """The server's end of TLS between a transport and a buffered protocol."""
 
-    max_size = 0  # of a buffer of its own
+    max_size = 0  # the bytes of a buffer of its own
     _app_reading_paused: bool
 
     def __init__(
@@ -121,7 +121,7 @@ class TlsProtocol(_States):  # type: ignore[misc]
                 return
 
     def _decrypted(self, room: memoryview) -> tuple[int, bool]:
-        """How many bytes were put there, and whether the client has ended TLS."""
+        """Return how many bytes were put there, and whether the client has ended TLS."""
         tls, incoming, at = self._sslobj, self._incoming, 0
         try:
             while at < len(room) and (incoming.pending or tls.pending()):
@@ -164,5 +164,5 @@ class TlsProtocol(_States):  # type: ignore[misc]
 
 
 def _gone(_: int) -> Any:
-    """Of a connection that has been lost."""
+    """Raise for a connection that has been lost."""
     raise ConnectionResetError

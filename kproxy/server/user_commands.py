@@ -1,4 +1,7 @@
-"""What the admin socket does with users: so the first one is made, whom nobody could let in."""
+"""The management of users over the admin socket.
+
+It creates the first user, before anyone can log in.
+"""
 
 import base64
 import binascii

@@ -60,14 +60,16 @@ class Appends:
             ticket.add_done_callback(one_more)
 
     async def outcomes(self) -> list[Outcome]:
-        """As `results`, once all is done."""
+        """Return the `results`, once all is done."""
         for ticket, _ in self._tickets:
             with suppress(KafkaError):
                 await ticket.wait()
         return self.results()
 
     def results(self) -> list[Outcome]:
-        """One for each envelope; one that could not be appended has the error's code."""
+        """Return an outcome for each envelope; one that could not be appended has the error's
+        code.
+        """
         if len(self._tickets) == 1 and (ticket := self._tickets[0][0]).error is None:
             return ticket.outcomes()
         results = [_NO_OUTCOME] * self._count
@@ -82,7 +84,7 @@ class Appends:
 
 
 async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
-    """The outcomes of tickets of one envelope each; an error is an outcome with its code."""
+    """Return the outcomes of tickets of one envelope each; an error is an outcome with its code."""
     outcomes = []
     for ticket in tickets:
         try:
@@ -93,18 +95,18 @@ async def outcomes_of(tickets: Iterable[Ticket]) -> list[Outcome]:
 
 
 async def outcome_of(ticket: Ticket) -> Outcome:
-    """The outcome of a ticket of one envelope; an error is one with its code."""
+    """Return the outcome of a ticket of one envelope; an error is one with its code."""
     return (await outcomes_of([ticket]))[0]
 
 
 class Verdict(Enum):
-    """What is to be done about an envelope, by its outcome."""
+    """A decision on an envelope, by its outcome."""
 
     DONE = auto()
     LATER = auto()
-    """It may pass when it is tried again."""
+    """A try at a later time may pass."""
     NEVER = auto()
-    """It is refused for good: whoever made it makes another, or says what is left out."""
+    """A refusal for good: the writer makes another envelope, or reports what is left out."""
     NOT_MINE = auto()
     """Somebody else is at it by now, or what it is about is gone: the rows say what."""
 

@@ -54,12 +54,12 @@ def _id(key: bytes) -> bytes:
 
 
 class Aborted:
-    """Which batches are of aborted transactions; asked in the order of their offsets."""
+    """The batches of aborted transactions; asked in the order of their offsets."""
 
     def __init__(self, state: State, key: PartitionKey, start: int) -> None:
         self._state = state
         self._start, self._end = transaction_rows.aborted_range(key, start)
-        self._through = start  # of all that began before it the rows are read
+        self._through = start  # the rows of all that began before it are read
         self._by_producer: dict[int, deque[tuple[int, int]]] = {}  # (first offset, marker's)
         self._held, self._held_max = 0, _ABORTED_AT_ONCE
 
@@ -74,7 +74,7 @@ class Aborted:
                 if self._through >= end:
                     return
             if len(found) < _ABORTED_AT_ONCE:
-                self._through = end  # those that are still to end begin later
+                self._through = end  # transactions that are still to end begin later
             await checkpoint()
 
     def _note(self, marker_offset: int, value: bytes, start: int) -> None:
@@ -86,7 +86,7 @@ class Aborted:
             self._held += 1
 
     def _forget(self, start: int) -> None:
-        """Those whose markers lie before, where they may be many."""
+        """Forget transactions whose markers lie before, where they may be many."""
         if self._held < self._held_max:
             return
         for producer_id, transactions in list(self._by_producer.items()):

@@ -1,4 +1,4 @@
-"""When a partition is due for compaction, as Kafka's `LogCleanerManager` judges it."""
+"""The rule by which a partition is due for compaction, as Kafka's `LogCleanerManager` judges it."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ _NEVER = 1 << 62
 class Plan:
     """A pass over a partition: what is new lies from `done.clean_end` to `end`."""
 
-    done: Compaction  # what earlier passes did
+    done: Compaction  # the work of earlier passes
     log_start: int
-    last_offset: int  # of the partition: this record stays, whatever it is
+    last_offset: int  # the partition's last offset: this record stays, whatever it is
     end: int
     size_through: int  # the partition's size at `end`, of all that was ever appended
     settled_end: int  # tombstones before it may go
-    pending_end: int  # those before it may, `delete.retention.ms` after `pending_ms`
+    pending_end: int  # tombstones before it may go, `delete.retention.ms` after `pending_ms`
     pending_ms: int
 
     @property
@@ -42,9 +42,9 @@ class NotDue:
 
 
 def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) -> Plan | NotDue:
-    """What is to be done about a partition now."""
+    """Return the plan of a pass over a partition now, or when one is due."""
     row = state.partition(key)
-    if row is None or row.next_offset - row.log_start < 2:  # of a single record nothing goes
+    if row is None or row.next_offset - row.log_start < 2:  # a single record stays
         return NotDue(undecided=row is not None and row.first_open >= 0)
     done = state.compaction(key)
     end, size_through, old_ms = _old_enough(state, key, row, settings, now_ms)
@@ -73,7 +73,9 @@ def plan(state: State, key: PartitionKey, settings: QueueSettings, now_ms: int) 
 def _old_enough(
     state: State, key: PartitionKey, row: Partition, settings: QueueSettings, now_ms: int
 ) -> tuple[int, int, int]:
-    """Where records begin that are too young, the size there, and when the first is old enough."""
+    """Return where records begin that are too young, the size there, and when the first is old
+    enough.
+    """
     lag_ms = settings.min_compaction_lag_ms
     young = None
     if lag_ms:
@@ -86,7 +88,7 @@ def _old_enough(
 
 
 def _decided(state: State, key: PartitionKey, row: Partition) -> tuple[int, int]:
-    """Where records begin that are not decided, or not passed on; and the size there."""
+    """Return where records begin that are not decided, or not passed on; and the size there."""
     end, passed_on = row.last_stable, state.passed_on(key)
     if passed_on is not None and passed_on < end:
         end = passed_on
@@ -107,7 +109,7 @@ def _new_due_ms(
     end: int,
     size_through: int,
 ) -> int:
-    """When what is new is due: by how much it is, or by its age."""
+    """Return when new records are due: by their share of the bytes, or by their age."""
     new = size_through - done.size_through
     row = state.partition(key)
     clean = 0 if row is None else state.clean_bytes(key, row)

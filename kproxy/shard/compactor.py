@@ -1,11 +1,11 @@
 """Compaction: of each key the last record stays (`cleanup.policy=compact`).
 
-A pass over a partition has two parts, as Kafka's cleaner has. The first reads what is new since
-the last pass, and notes the last offset of each key, of as many keys as memory is given for. The
-second reads the partition from its start, and drops each record whose key has a later one noted.
-What is dropped is decided here and logged: REPLACE writes a batch again without some records,
-COMPACT names batches of which nothing is left, and at the end how far the pass came. So all
-workers and every rebuild agree. A crash between two of them leaves records that the next pass
+A pass over a partition has two parts, as Kafka's cleaner has. The first reads what is new since the
+last pass, and notes the last offset of each key, of as many keys as memory is given for. The second
+reads the partition from its start, and drops each record whose key has a later one noted. The
+decision on dropped records is made here and logged: REPLACE writes a batch again without some
+records, COMPACT names batches of which nothing is left, and at the end how far the pass came. So
+all workers and every rebuild agree. A crash between two of them leaves records that the next pass
 drops.
 
 A batch stays as it is where the log would not take it with fewer records, for it grows when it is
@@ -15,12 +15,12 @@ records of its key in that batch.
 A key's last record is never dropped, so an older one cannot be seen to come back. A record without
 a value (a tombstone) goes `delete.retention.ms` after a pass that left nothing older of its key.
 
-The partition's last record stays, whatever it is: a reader that waits for the end gets there. What
-cannot be read is left as it is, with all of its partition.
+The partition's last record stays, whatever it is: a reader that waits for the end gets there. A
+batch that cannot be read is left as it is, with all of its partition.
 
-What a transaction has written is looked at once all before it is decided. Records of an aborted one
-go, and stand for no key. The marker of a committed one goes, for it says nothing to a reader. That
-of an aborted one stays until the next pass, as its ABORTED row does: a reader drops all of the
+A transaction's records are looked at once all before them is decided. Records of an aborted one go,
+and stand for no key. The marker of a committed one goes, for it says nothing to a reader. That of
+an aborted one stays until the next pass, as its ABORTED row does: a reader drops all of the
 producer's records from the row's offset to the marker's, and then there are none.
 """
 
@@ -63,10 +63,10 @@ _READ_BYTES, _READ_BATCHES = 1 << 20, 200  # at a time
 _APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
 _UNREADABLE_MAX = 10_000
 _FRAME_BYTES = 1024  # around a batch that is written again
-_COMMIT_KEY = bytes((0, 0, 0, 1))  # of a marker's record
+_COMMIT_KEY = bytes((0, 0, 0, 1))  # the key of a marker's record
 _LOOKS_AT_ONCE = 50
 _PASSES = 16
-"""At a time in a shard, so that those over small partitions share the log's fsync."""
+"""The number of passes at a time in a shard, so that small partitions share the log's fsync."""
 _SMALL_BYTES = 64 << 10
 """A pass over no more takes little memory, whatever is in it."""
 
@@ -74,7 +74,7 @@ Made = TypeVar("Made")
 
 
 class _What(Enum):
-    """What a batch is to compaction."""
+    """The kind of a batch to compaction."""
 
     RECORDS = auto()
     ABORTED = auto()
@@ -92,7 +92,7 @@ class _Found(NamedTuple):
 
 
 class CompactionLimits:
-    """How much of compaction a worker does at a time, over all of its shards."""
+    """The bounds on a worker's compaction at a time, over all of its shards."""
 
     def __init__(self) -> None:
         self.large = CapacityLimiter(1)  # passes over large partitions: each notes many keys
@@ -112,7 +112,10 @@ class _Stopped(Exception):
 
 
 def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
-    """One at a time: very many at once set off garbage collections. Raises Unreadable, _TooMany."""
+    """Yield a batch's records one at a time: very many at once set off garbage collections.
+
+    Raises Unreadable, _TooMany.
+    """
     try:
         yield from keyed_records(header, unpacked(data))
     except TooLarge as error:
@@ -122,7 +125,9 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
 
 
 class Compactor:
-    """Compacts one shard's partitions, of queues that ask for it; `run` until cancelled."""
+    """The compaction of one shard's partitions, of queues that ask for it; `run` until
+    cancelled.
+    """
 
     def __init__(
         self,
@@ -133,7 +138,7 @@ class Compactor:
         limits: CompactionLimits | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`limits`, `counters`: of the worker, for all of its shards."""
+        """Take the worker's `limits` and `counters`, which all of its shards share."""
         self._shard = shard
         self._lookup = lookup
         self._now_ms = now_ms
@@ -165,7 +170,7 @@ class Compactor:
                     await checkpoint()
 
     def _look(self, key: PartitionKey) -> Plan | None:
-        """What is due, if anything is; what will be is filed."""
+        """Return the plan that is due, if any; file the partition under the time of a later one."""
         queue = self._lookup.find_id(key[0])
         if queue is None and self._shard.state.partition(key) is not None:
             self._shard.note_uncompacted(key)  # it is not announced here yet, or going
@@ -182,7 +187,7 @@ class Compactor:
         return None
 
     async def _pass_over(self, key: PartitionKey) -> None:
-        """One pass, and a look at what is left: there may be more keys than one pass notes."""
+        """Run one pass, and look at the rest: there may be more keys than one pass notes."""
         try:
             due = self._look(key)
             if due is not None and due.size <= _SMALL_BYTES:
@@ -241,7 +246,7 @@ class _Pass:
         self, shard: Shard, key: PartitionKey, plan: Plan, unpacking: CapacityLimiter,
         batch_bytes_max: int,
     ) -> None:  # fmt: skip
-        """`batch_bytes_max`: what the log takes."""
+        """Take `batch_bytes_max`, the largest batch that the log takes."""
         self._shard = shard
         self._key = key
         self._plan = plan
@@ -258,7 +263,10 @@ class _Pass:
         self._tombstones = False
 
     async def run(self) -> None:
-        """Raises Unreadable, _Stopped, KafkaError, OSError, EOFError: the next one goes on."""
+        """Run the pass.
+
+        Raises Unreadable, _Stopped, KafkaError, OSError, EOFError: the next one goes on.
+        """
         plan = self._plan
         end, size_through = await self._note_keys()
         offset = plan.log_start
@@ -294,10 +302,10 @@ class _Pass:
         return plan.end, plan.size_through
 
     def _note(self, found: list[_Found]) -> int:
-        """How many of these batches were noted. Raises Unreadable."""
+        """Note the keys of these batches; return how many batches were noted. Raises Unreadable."""
         for number, (last_offset, batch, data, what) in enumerate(found, 1):
             if what == _What.RECORDS:
-                with suppress(_TooMany):  # what is left of it is said below
+                with suppress(_TooMany):  # the rest of it is handled below
                     records = _records(read_header(data), data)
                     self._keys.note(records, last_offset - batch.last_delta)
             if self._keys.full:
@@ -305,10 +313,10 @@ class _Pass:
         return len(found)
 
     def _rewritten(self, found: list[_Found]) -> list[Envelope]:
-        """What writes batches again that lose records. Raises Unreadable."""
+        """Return envelopes that write batches again that lose records. Raises Unreadable."""
         made = []
         for last_offset, batch, data, what in found:
-            # Where an earlier pass came by, nothing is left of what an abort marker ends.
+            # An earlier pass here left nothing of the records that an abort marker ends.
             needed = what == _What.ABORT_MARKER and last_offset >= self._plan.done.clean_end
             if what != _What.RECORDS and (needed or last_offset == self._plan.last_offset):
                 self._left_bytes += len(data)
@@ -330,7 +338,7 @@ class _Pass:
         return made
 
     def _left_of(self, base_offset: int, data: bytes) -> bytes:
-        """A batch with the records that stay; empty where none does.
+        """Return a batch with the records that stay; empty where none does.
 
         Raises Unreadable, _TooMany, Unfit.
         """
@@ -353,7 +361,7 @@ class _Pass:
         self.why = why
 
     async def _aside(self, work: Callable[[list[_Found]], Made], found: list[_Found]) -> Made:
-        """On a thread: batches are unpacked there, one at a time of the whole worker."""
+        """Run work on a thread: batches are unpacked there, one at a time of the whole worker."""
         return await to_thread.run_sync(work, found, limiter=self._unpacking)
 
     async def _append_removed(self) -> None:
@@ -364,7 +372,10 @@ class _Pass:
             await self._append()
 
     async def _append(self) -> None:
-        """Raises KafkaError: the log takes no more; _Stopped: another one compacts as well."""
+        """Append the envelopes.
+
+        Raises KafkaError: the log takes no more; _Stopped: another one compacts as well.
+        """
         appends, self._appends, self._pending_bytes = self._appends, [], 0
         for outcome in await self._shard.append(appends).wait():
             if verdict(outcome) is Verdict.NEVER:
@@ -373,7 +384,7 @@ class _Pass:
                 raise _Stopped(f"{outcome.code_by_name} for a batch")
 
     async def _read(self, offset: int, end: int, aborted: Aborted) -> list[_Found]:
-        """The next batches from `offset` on that begin before `end`, with their bytes."""
+        """Return the next batches from `offset` on that begin before `end`, with their bytes."""
         found, size = [], 0
         for last_offset, batch in islice(
             self._shard.state.batches(self._key, offset, end), _READ_BATCHES

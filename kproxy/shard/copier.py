@@ -1,10 +1,10 @@
-"""Copies forward the live batches of a mostly dead segment: appends them to the log again.
+"""The copier of live batches of a mostly dead segment: it appends them to the log again.
 
 A segment may hold a million batches, nearly all of them dead. The copier therefore reads the heads
 of the batches alone, and looks up only the next live batch of each partition; it passes over what
-lies before that batch. Of what carries several batches it reads all: they are copied for each
-partition that still needs them. Of what carries more than batches nothing else is copied. A thread
-reads the disk, and the work on the loop is cut into slices.
+lies before that batch. It reads all of an envelope that carries several batches: they are copied
+for each partition that still needs them. Only batches are copied of an envelope that carries more.
+A thread reads the disk, and the work on the loop is cut into slices.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,10 +56,10 @@ _NONE = _Cursor(_NEVER, -1)
 
 
 class Live:
-    """Which batches of a stretch of the log are needed where they are; asked in log order."""
+    """The batches of a stretch of the log that are needed where they are; asked in log order."""
 
     def __init__(self, state: State, end: int = _NEVER) -> None:
-        """`end`: the log offset behind the stretch."""
+        """Take `end`, the log offset behind the stretch."""
         self._state = state
         self._end = end
         self._cursors: dict[PartitionKey, _Cursor] = {}
@@ -96,7 +96,7 @@ class Live:
     def copies(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Iterator[Envelope | None]:
-        """A COPY of each batch of this envelope that is live there; None for others."""
+        """Yield a COPY of each batch of this envelope that is live there; None for others."""
         if envelope.kind in _COPIES:
             key, records = (envelope.queue_id, envelope.partition), envelope.body[COPIED.size :]
             last = envelope.number + read_header(records).last_offset_delta
@@ -123,7 +123,9 @@ class Live:
     def _copy(
         self, key: PartitionKey, last: int, records: Body, location: LogLocation
     ) -> Envelope | None:
-        """A COPY of the batch at this place, or None where it is dead or lies elsewhere by now."""
+        """Return a COPY of the batch at this place, or None where it is dead or lies elsewhere by
+        now.
+        """
         row = self._state.partition(key)
         batch = None if row is None else self._state.batch_at(key, last)
         if row is None or batch is None or last < row.log_start:
@@ -134,7 +136,7 @@ class Live:
 
 
 def copy_of(key: PartitionKey, last: int, batch: Batch, records: Body, generation: int) -> Envelope:
-    """What writes a batch again, with these bytes, as this generation of it."""
+    """Return the envelope that writes a batch again, with these bytes, as this generation of it."""
     head = COPIED.pack(batch.log_offset, batch.size_through, batch.max_time_through_ms)
     base_offset, body = last - batch.last_delta, head + records
     said = ROUTED if batch.routed else 0
@@ -158,11 +160,11 @@ class Copier:
         self._reader = shard.segments.reader(segment)
         self._pending: list[Envelope] = []
         self._pending_bytes = 0
-        self._began = 0.0  # of what is done in this turn of the loop
+        self._began = 0.0  # the start of the work in this turn of the loop
         self.copied = 0  # bytes
 
     async def run(self) -> None:
-        """Ends early where the log takes no more."""
+        """Copy all of it; end early where the log takes no more."""
         with self._reader:
             await self._run()
 
@@ -212,7 +214,7 @@ class Copier:
         return True
 
     async def _append(self) -> bool:
-        """Returns whether the log took them."""
+        """Append the copies; return whether the log took them."""
         pending, self._pending = self._pending, []
         count, self._pending_bytes = self._pending_bytes, 0
         try:

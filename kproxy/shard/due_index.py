@@ -11,12 +11,12 @@ from kproxy.virtual.rows.kinds import RowKind
 
 
 class _Bounds(NamedTuple):
-    """Where to look: nothing is filed before `low`, nor from `high` on."""
+    """The bounds of a look: nothing is filed before `low`, nor from `high` on."""
 
     low: bytes
     high: bytes
-    late: bytes = b""  # where a pass over what was filed late began; none: it is over
-    cursor: bytes = b""  # where it goes on
+    late: bytes = b""  # the start of a pass over late filings; empty: it is over
+    cursor: bytes = b""  # the place where it goes on
 
     def with_filed(self, low: bytes, high: bytes) -> "_Bounds":
         late = b"" if high >= self.late else self.late  # once more from its start
@@ -24,10 +24,10 @@ class _Bounds(NamedTuple):
 
 
 class DueIndexScanner:
-    """Slices of one shard's index; `run` until cancelled. A subclass says what is due, and acts.
+    """A scanner of one shard's index, in slices; `run` until cancelled.
 
-    Where anything can be filed is remembered: what was deleted lies outside, and RocksDB would
-    step over all of it at each look.
+    A subclass says which keys are due, and acts. The scanner remembers where anything can be filed:
+    deleted keys lie outside, and RocksDB would step over all of them at each look.
     """
 
     def __init__(self, shard: Shard, index: RowKind, slice_: int, period_s: float) -> None:
@@ -50,10 +50,10 @@ class DueIndexScanner:
         raise NotImplementedError
 
     def _next_due(self, end: bytes, late: bytes) -> tuple[list[bytes], bool]:
-        """The next keys below `end`, or from `late` on, and whether there may be more.
+        """Return the next keys below `end`, or from `late` on, and whether there may be more.
 
-        Only by a clock that was ahead is anything filed from `late` on, and nobody would look at
-        it in time. What this gives is to be deleted or filed again, or told to `_stays`.
+        Only by a clock that was ahead is anything filed from `late` on, and nobody would look at it
+        in time. The caller deletes these keys, files them again, or tells `_stays`.
         """
         self._hear()
         self._before = bounds = self._bounds
@@ -96,10 +96,10 @@ class DueIndexScanner:
             self._left = None
 
     def _retry(self) -> None:
-        """What was given last is given again."""
+        """Give the last keys again."""
         self._bounds = self._before
 
     def _leave(self, key: bytes) -> None:
-        """This is left as it is until all was looked at."""
+        """Leave this key as it is until all was looked at."""
         low, high = self._left or (key, key)
         self._left = min(low, key), max(high, key)

@@ -2,11 +2,11 @@
 
 None of it changes an answer.
 
-- A checkpoint flushes the rows. The order is: fsync the log on a thread; fsync on the loop what
-  was applied meanwhile; begin the flush before anything else is applied. So flushed rows never run
-  ahead of the synced log.
+- A checkpoint flushes the rows. The order is: fsync the log on a thread; fsync on the loop the
+  envelopes applied meanwhile; begin the flush before anything else is applied. So flushed rows
+  never run ahead of the synced log.
 - A sweep removes the index rows of batches that no reader can reach any more, and subtracts the
-  bytes of these batches from their segments' live bytes. What transactions left there goes as well.
+  bytes of these batches from their segments' live bytes. Leftovers of transactions go as well.
 - A segment without live bytes is deleted, once the rows that say so are on disk.
 - A segment that is mostly dead is copied forward first (`shard.copier`).
 
@@ -76,12 +76,14 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
 
 
 class Housekeeper:
-    """Keeps one shard's disk in order; `run` until cancelled."""
+    """The keeper of one shard's disk; `run` until cancelled."""
 
     def __init__(
         self, shard: Shard, config: Config, *, shards: int = 0, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """`shards`: of a log that is kept elsewhere as well, and given back from its start on."""
+        """Take `shards` of a log that is kept elsewhere as well, and given back from its
+        start on.
+        """
         self._in_order = shards > 0
         self._monotonic = clock.monotonic
         self._shard = shard
@@ -101,7 +103,7 @@ class Housekeeper:
             await self.round()
 
     async def round(self) -> None:
-        """One round of all there is to do."""
+        """Run one round of all there is to do."""
         await to_thread.run_sync(self._shard.disk_space.look)
         self._shard.kv.let_go()
         swept = await self._sweep()
@@ -128,7 +130,8 @@ class Housekeeper:
     async def flush(self) -> None:
         """Put log and then rows on disk: recovery starts here from now on.
 
-        Where the disk has no room for them the rows wait in memory: what grows them is refused.
+        If the disk has no room for them the rows wait in memory, and commands that grow them are
+        refused.
         """
         shard = self._shard
         wanted = 2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES
@@ -145,12 +148,12 @@ class Housekeeper:
         self._flushed_at = self._monotonic()
 
     def _sealed(self) -> list[int]:
-        """In order; a log may have ten thousand of them."""
+        """Return the sealed segments in order; a log may have ten thousand of them."""
         active = self._shard.segments.active
         return sorted(segment for segment in self._shard.segments.ids if segment != active)
 
     async def _dead(self) -> list[int]:
-        """Segments that hold nothing live; in order, those before the first that does."""
+        """Return segments that hold nothing live; in order, the ones before the first that does."""
         found, pace = [], Pace()
         for segment in self._sealed():
             if not self._state.live_bytes(segment):
@@ -194,7 +197,7 @@ class Housekeeper:
         return swept
 
     async def _sweep_notes(self, kind: RowKind, notes: list[tuple[bytes, bytes]]) -> int:
-        """Returns how many of them were done: those before the first that could not be."""
+        """Sweep notes; return how many were done before the first that could not be."""
         for number, (key, note) in enumerate(notes):
             if not await self._sweep_note(note):
                 return number
@@ -204,7 +207,7 @@ class Housekeeper:
         return len(notes)
 
     def _notes(self, kind: RowKind) -> list[tuple[bytes, bytes]]:
-        """The next notes of a kind, looked for where there can be any."""
+        """Return the next notes of a kind, looked for where there can be any."""
         filed = self._state.filed.pop(kind.byte, None)
         if filed is not None:
             self._noted[kind] = min(self._noted.get(kind, filed[0]), filed[0])
@@ -224,7 +227,7 @@ class Housekeeper:
             return await self._sweep_queue(queue_id)
         key = queue_id, index
         row = self._state.partition(key)
-        done = self._swept.pop(key, 0)  # what was deleted there would be stepped over again
+        done = self._swept.pop(key, 0)  # a scan would step over deleted rows again
         log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
         any_aborted = row is not None and row.any_aborted
         if log_start > done:
@@ -267,7 +270,7 @@ class Housekeeper:
     ) -> None:
         """Delete rows from `start` to before `end`, each as `told` has been told of its value.
 
-        What that changes of the state is in the same write as the deletion.
+        The changes of the state by `told` are in the same write as the deletion.
         """
         kv = self._shard.kv
         while slice_ := list(islice(kv.scan(start, end), _ROWS_AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Where a queue's partition is."""
+"""The place of a queue's partition."""
 
 from typing import NamedTuple
 

@@ -78,10 +78,10 @@ class ProducerExpiry(DueIndexScanner):
         return more
 
     async def _look_at(self, filed_ms: int, key: PartitionKey, now: int) -> int | None:
-        """The time to file a partition under again; None: its log takes nothing now.
+        """Return the time to file a partition under again; None: its log takes nothing now.
 
-        A producer of which no time is known, for an earlier kproxy wrote its row, counts as used
-        when its partition was filed; after a rebuild, which cannot tell, as used now.
+        A producer without a known time, as an earlier kproxy wrote its row, counts as used when its
+        partition was filed. After a rebuild, which cannot tell, it counts as used now.
         """
         before_ms = now - self._kept_ms
         oldest = now

@@ -1,4 +1,4 @@
-"""Moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
+"""The scanner that moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
 
 An index (`c` rows) finds the partitions that are due. The fold files a partition in it with the
 first record, under the earliest time at which that record can expire. After each check the scanner
@@ -38,7 +38,7 @@ _PAUSE = 50  # partitions looked at in one turn of the loop: a binary search eac
 
 
 class Retention(DueIndexScanner):
-    """Keeps one shard's partitions to their queues' settings; `run` until cancelled."""
+    """The retention of one shard's partitions by their queues' settings; `run` until cancelled."""
 
     def __init__(
         self, shard: Shard, config: Config, lookup: Lookup, now_ms: Callable[[], int]
@@ -91,10 +91,10 @@ class Retention(DueIndexScanner):
         now: int,
         filed: dict[bytes, bytes | None],
     ) -> None:
-        """File what was not trimmed, and partitions that were to be empty and are not.
+        """File partitions that were not trimmed, and partitions that were to be empty and are not.
 
-        A record was in line before the TRIM of those: the fold files a partition at its first
-        record, and this was not the first.
+        In the second case a record was in line before the TRIM. The fold files a partition at its
+        first record, and this was not the first.
         """
         again_ms = now + self._check_ms
         for trim, outcome in zip(trims, outcomes, strict=True):
@@ -145,7 +145,7 @@ class Retention(DueIndexScanner):
         self, partition: PartitionKey, now: int, trims: list[Envelope],
         filed: dict[bytes, bytes | None],
     ) -> int | None:  # fmt: skip
-        """When to look at a partition again; None: when it has records again."""
+        """Return when to look at a partition again; None: when it has records again."""
         row = self._shard.state.partition(partition)
         if row is None or row.log_start == row.next_offset:
             return None
@@ -177,10 +177,10 @@ class Retention(DueIndexScanner):
         now: int,
         fits_from: int,
     ) -> tuple[int, Batch | None]:
-        """The first offset to keep, and the batch that has it.
+        """Return the first offset to keep, and the batch that has it.
 
-        As Kafka judges whole segments, whole batches are judged here. `fits_from`: where those
-        begin that have not been here for too long.
+        As Kafka judges whole segments, whole batches are judged here. Records from `fits_from` on
+        fit the bytes that are kept.
         """
         retention_ms, retention_bytes = settings.retention_ms, settings.retention_bytes
         if settings.retained_from_arrival:
@@ -201,13 +201,15 @@ class Retention(DueIndexScanner):
             return row.next_offset, None
         last_offset, batch = found
         first = last_offset - batch.last_delta
-        if compacted and first > row.log_start:  # what lies before may be gone already
+        if compacted and first > row.log_start:  # earlier records may be gone already
             before = next(self._shard.state.batches(partition, row.log_start, first), None)
             first = row.log_start if before is None else first
         return (max(fits_from, first), batch) if fits_from < row.next_offset else (fits_from, None)
 
     def _fits_from(self, partition: PartitionKey, row: Partition, most: int) -> int:
-        """The offset from which a compacted partition has no more bytes than it may, or not yet."""
+        """Return the offset from which a compacted partition has no more bytes than it may, or not
+        yet.
+        """
         start = row.log_start
         found = self._shard.state.batches(partition, start, row.next_offset)
         batches = list(islice(found, _ROWS_AT_ONCE))

@@ -1,4 +1,4 @@
-"""Where partitions ended at times, for `kproxy.retention.from=arrival`.
+"""The ends of partitions at known times, for `kproxy.retention.from=arrival`.
 
 No batch says when it came. At each look retention notes the time and the partition's end in a row
 of its own: what lies before the end of a mark was there by then. A partition has about ten marks.

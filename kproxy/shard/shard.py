@@ -71,29 +71,29 @@ class Shard:
         self.log.on_refusal = self._note_refusal
         self.refused_some = False
         """Whether the log has not taken something; who has heard of it says so here."""
-        # Of the rows, and of those on disk.
+        # The bytes of the rows, and of those on disk.
         self.applied_through = self.durable_through = Checkpoint()
         self.serving = True
         self.staging = False  # a backup takes its files: none of the log's is to be deleted
         self._failed: Exception | None = None
         self.uncompacted: set[PartitionKey] = set()
         """Partitions of compacted queues that have something new, as far as it is known."""
-        self.retention_overdue_ms = 0  # of the partition that is due for longest
+        self.retention_overdue_ms = 0  # for the partition that is due for longest
         self.claim_offset = 0  # log offset of the claim it is served by
         self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
-        """What works on a shard that may be given up runs here, and ends before it is closed."""
+        """A group for tasks on a shard that may be given up: they end before it is closed."""
         self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
-        """Told of every envelope applied that is not a client's batch."""
+        """A callback for every envelope applied that is not a client's batch."""
         self.on_routed: Callable[[], None] = _nothing
-        """Told where partitions with routes have changed (`State.routed`)."""
+        """A callback for changes of partitions with routes (`State.routed`)."""
         self.on_delayed: Callable[[], None] = _nothing
-        """Told where something was filed that is due earlier than what its partition had."""
+        """A callback for a filing that is due earlier than what its partition had."""
 
     def note_uncompacted(self, key: PartitionKey) -> None:
-        """A partition of a compacted queue may have something to compact.
+        """Note a partition of a compacted queue that may have something to compact.
 
-        Where there are too many to note, it is looked at with its retention: once a day at least.
+        If there are too many to note, it is looked at with its retention: once a day at least.
         """
         if len(self.uncompacted) < _UNCOMPACTED_MAX:
             self.uncompacted.add(key)
@@ -146,7 +146,10 @@ class Shard:
         return outcomes
 
     def refuse_failed(self) -> None:
-        """An envelope was applied by half, or its rows are lost: only a restart mends that."""
+        """Raise RowsFailed where an envelope was applied by half, or rows are lost.
+
+        Only a restart mends that.
+        """
         if self._failed is not None:
             raise RowsFailed(f"the shard failed before: {self._failed}") from self._failed
 
@@ -180,7 +183,10 @@ class Shard:
         self.kv.write(self._counts_row())
 
     def _counts_row(self) -> dict[bytes, bytes | None]:
-        """None where there are no rows yet: a row alone would be a copy that is not whole."""
+        """Return the row of the counts; {} where there are no rows yet.
+
+        A row alone would be a copy that is not whole.
+        """
         as_of = self.applied_through.next_offset
         return {counts.COUNTS_KEY: self.state.counts.encode(as_of)} if as_of else {}
 
@@ -241,7 +247,7 @@ class Shard:
         return next_offset - first
 
     def _refuse_loss(self, segment: int, position: int, next_offset: int) -> None:
-        """Raises DamagedLog where what is not there, or not sound, was on disk."""
+        """Raise DamagedLog if a frame that is absent, or not sound, was on disk."""
         path = self.segments.path(segment)
         proof = tail.proof_of_damage(path, position, next_offset)
         if proof is not None:
@@ -293,7 +299,7 @@ class Shard:
             self._write(self._checkpoint(next_offset, (segment, position), last))
 
     def first_live(self) -> int:
-        """The log offset from which on anything in the log is live."""
+        """Return the log offset from which on anything in the log is live."""
         for segment in sorted(self.segments.ids):
             if segment == self.segments.active or self.state.live_bytes(segment):
                 return segment
@@ -311,7 +317,7 @@ class Shard:
         return next(self.kv.scan(b"", b"\xff"), None) is not None
 
     def begin_at(self, next_offset: int, last: Envelope | None) -> None:
-        """The rows stand for all before this log offset from now on, after a rebuild."""
+        """Have the rows stand for all before this log offset from now on, after a rebuild."""
         end = (self.segments.active, self.segments.end)
         self._write(self._checkpoint(next_offset, end, last))
 
@@ -344,7 +350,7 @@ class Shard:
         except RowsFailed:
             pass  # the close tries again, and says why
         except LogFailed as error:
-            _log.error("rows_given_up", reason=str(error))
+            _log.error("rows_flush_abandoned", reason=str(error))
             self._give_up_rows()
         try:
             self.kv.close()
@@ -364,12 +370,12 @@ class Shard:
 
 
 def _behind(location: LogLocation) -> tuple[int, int]:
-    """Where the next frame begins: a body ends its frame."""
+    """Return where the next frame begins: a body ends its frame."""
     return location.segment, location.position + location.length
 
 
 def _identity(envelope: Envelope) -> tuple[int, int, int]:
-    """Writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
+    """Return writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
     writer = envelope.writer
     return writer, envelope.counter, crc32c(envelope.body) if writer else 0
 

@@ -1,8 +1,8 @@
-"""Puts an embedded server's files aside for a backup, while it serves.
+"""A stage for an embedded server's files: it links them for a backup while the server serves.
 
 Rows first: they are flushed as always, and their tables linked. Then the log's segments are linked.
 So the log reaches at least as far as the rows, and a restore folds it from there. No segment is
-deleted in between; what was linked stays, whatever becomes of the originals, until it is released.
+deleted in between; the links stay, whatever becomes of the originals, until it is released.
 """
 
 import shutil
@@ -32,10 +32,10 @@ def sweep(directory: Path) -> None:
 
 
 class Staging:
-    """Of one data directory; one backup at a time."""
+    """The stage of one data directory; one backup at a time."""
 
     def __init__(self, directory: Path, shard: Shard, flush: Callable[[], Awaitable[None]]) -> None:
-        """`flush`: put log and rows on disk, as the housekeeper does."""
+        """Take `flush`, which puts log and rows on disk, as the housekeeper does."""
         self._directory = directory
         self._shard = shard
         self._flush = flush
@@ -44,7 +44,7 @@ class Staging:
 
     @asynccontextmanager
     async def staged(self) -> AsyncIterator[dict[str, Any]]:
-        """Where the files are, and how far the log goes. Raises CannotStart, OSError."""
+        """Yield the place of the files, and how far the log goes. Raises CannotStart, OSError."""
         if self._busy:
             raise CannotStart("a backup is under way: wait until it is done")
         self._busy = True
@@ -75,8 +75,10 @@ class Staging:
         return log
 
     async def _link_rows(self, source: Path, target: Path) -> None:
-        """RocksDB goes on: what was linked belongs together if the tables were the same all the
-        time."""
+        """Link the rows' tables while RocksDB goes on.
+
+        The links belong together if the tables stayed the same all the time.
+        """
         for _ in range(_TRIES):
             tables = self._shard.kv.tables()
             try:

@@ -1,4 +1,4 @@
-"""Holds a shard's directory against itself: each frame's CRC, and each row against the log.
+"""The check of a shard's directory against itself: each frame's CRC, and each row against the log.
 
 Nobody may write meanwhile. Nothing is changed. Rows stand for a log offset, the checkpoint; what
 the log has behind it has no rows yet, and is only read.
@@ -33,10 +33,10 @@ Told = Callable[[int], None]
 
 
 class Verification:
-    """Of one shard's directory. `faults` has a line for each, for a person."""
+    """The verification of one shard's directory. `faults` has a line for each, for a person."""
 
     def __init__(self, directory: Path, *, whole: bool) -> None:
-        """`whole`: the shard is the only one, and has all partitions of its queues.
+        """Take `whole`: the shard is the only one, and has all partitions of its queues.
 
         Raises RowsFailed, OSError.
         """
@@ -67,7 +67,7 @@ class Verification:
     # -- the log
 
     def check_log(self, told: Told) -> None:
-        """Each frame of each segment. `told`: of bytes that were read."""
+        """Check each frame of each segment. `told` hears the number of bytes that were read."""
         if self._checkpoint.segment not in self._sizes and (self._sizes or self._checkpoint.crc):
             self.faults.append(f"segment {self._path(self._checkpoint.segment)} is missing")
         end = 0
@@ -84,7 +84,7 @@ class Verification:
             )
 
     def _check_segment(self, segment: int, size: int, told: Told) -> int:
-        """The log offset behind it."""
+        """Check a segment; return the log offset behind it."""
         expected, position, path = segment, 0, self._path(segment)
         last, checkpoint = max(self._sizes), self._checkpoint
         begins_there = checkpoint.segment != segment or not checkpoint.position
@@ -102,7 +102,7 @@ class Verification:
                 position = after
                 if checkpoint.segment == segment and checkpoint.position == position:
                     begins_there = expected == checkpoint.next_offset
-        # What a kill left of a commit may be cut off, where it is the last that was written.
+        # The rest of a commit that a kill interrupted may be cut off, where it was written last.
         torn = segment == last and (segment, position) >= (checkpoint.segment, checkpoint.position)
         if position < size and not torn:
             self.faults.append(f"{path} is damaged at position {position}, log offset {expected}")
@@ -117,7 +117,7 @@ class Verification:
     # -- rows
 
     def check_rows(self, told: Told) -> None:
-        """Each row. `told`: of rows that were looked at."""
+        """Check each row. `told` hears the number of rows that were looked at."""
         partition: PartitionKey | None = None
         previous = -1
         for key, value in self._rows.scan(*_ALL):
@@ -138,7 +138,10 @@ class Verification:
         self._check_counts()
 
     def _check_batch(self, key: bytes, value: bytes, partition: PartitionKey, previous: int) -> int:
-        """Its last offset. `previous`: that of the batch before."""
+        """Check a batch's row; return its last offset.
+
+        `previous`: the last offset of the batch before.
+        """
         batch, last = rows.decode_batch(value), rows.batch_key_offset(key)
         self.batches += 1
         self._live[batch.segment] += batch.length + COPY_BYTES

@@ -2,7 +2,8 @@
 
 A backup is a directory with the data directory's `meta.json`, its log and its rows. `backup.json`
 is written last: without it a backup is not whole. Full segments and RocksDB's tables never change,
-so a backup on the same file system links them. What is still written is copied, as far as it goes.
+so a backup on the same file system links them. Files that are still written are copied, as far as
+they go.
 """
 
 import errno
@@ -44,7 +45,7 @@ class Source(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What `backup.json` says. `files`: their bytes, by their paths in the backup."""
+    """The content of `backup.json`. `files`: their bytes, by their paths in the backup."""
 
     release: str
     time_ms: int
@@ -63,7 +64,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Raises BadBackup."""
+    """Read a backup's manifest. Raises BadBackup."""
     try:
         values = json.loads((directory / NAME).read_text())
         if values.pop("format") != _FORMAT:
@@ -108,8 +109,10 @@ def link_rows(source: Path, target: Path, tables: frozenset[str]) -> None:
 
 
 def sources(directory: Path, log: dict[str, int] | None = None) -> list[Source]:
-    """What a backup of this directory has: a data directory that nobody serves, or what a server
-    has linked. `log`: the bytes of its segments, where they may grow."""
+    """Return the files of a backup of this directory, which nobody serves or a server has linked.
+
+    `log`: the bytes of its segments, where they may grow.
+    """
     found = [_source(directory / META, META)]
     logs = sorted((directory / SHARD / "log").glob(f"*{SEGMENT_SUFFIX}"))
     for path in logs:
@@ -170,7 +173,7 @@ def sync_directories(directory: Path) -> None:
 
 
 def files_of(backup: Path, manifest: Manifest) -> list[Source]:
-    """A backup's files. Raises BadBackup where one is missing or has another size."""
+    """Return a backup's files. Raises BadBackup where one is missing or has another size."""
     found = []
     for name, size in manifest.files.items():
         path = backup / name
@@ -185,6 +188,6 @@ def files_of(backup: Path, manifest: Manifest) -> list[Source]:
 
 
 def refuse_unfinished(directory: Path) -> None:
-    """Raises ValueError where a restore into a data directory was begun and not ended."""
+    """Raise ValueError if a restore into a data directory was begun and not ended."""
     if (directory / UNFINISHED).exists():
         raise ValueError("a restore into it was not finished: run kproxy restore again")

@@ -40,7 +40,10 @@ def readable_by_others(directory: Path) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Whether the lock is ours. Who only looks whether it is free has it for an instant."""
+    """Whether the lock is ours.
+
+    A process that only looks whether it is free has it for an instant.
+    """
     for _ in range(_TRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,7 +25,7 @@ Frame = tuple[int, Envelope, LogLocation, int]
 
 
 class FrameReader:
-    """Reads one segment's file, to a size that it had; to be closed."""
+    """A reader of one segment's file, to a size that it had; to be closed."""
 
     def __init__(self, path: Path, segment: int, size: int) -> None:
         self._segment = segment
@@ -55,7 +55,7 @@ class FrameReader:
         os.pread(self._file.fileno(), size, position)
 
     def at(self, position: int) -> Frame | None:
-        """The frame at this position; None where it is not sound, or there is none."""
+        """Return the frame at this position; None where it is not sound, or there is none."""
         if position + BODY_AT > self._size:
             return None
         length, crc, log_offset = _START.unpack_from(self._data, position)
@@ -70,13 +70,13 @@ class FrameReader:
         return log_offset, envelope, location, after
 
     def part(self, position: int, length: int) -> bytes | None:
-        """These bytes; None where the file ends before."""
+        """Return these bytes; None where the file ends before."""
         if position + length > self._size:
             return None
         return self._data[position : position + length]
 
     def frames(self, position: int) -> Iterator[Frame]:
-        """The sound frames from `position` on, up to the first that is not."""
+        """Yield the sound frames from `position` on, up to the first that is not."""
         while (frame := self.at(position)) is not None:
             yield frame
             position = frame[3]

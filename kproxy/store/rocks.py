@@ -131,7 +131,7 @@ class RocksKv:
                 raise RowsClosed
 
     def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """As `scan`, for few rows, and nothing else may walk before it is done.
+        """Do as `scan`, for few rows; nothing else may walk before it is done.
 
         A new iterator costs more than a few steps of it: one is kept until rows change, or until
         `let_go`.
@@ -151,7 +151,7 @@ class RocksKv:
             kept.next()
 
     def let_go(self) -> None:
-        """Of what the kept iterator holds: memory, and files that were compacted away."""
+        """Let go of the kept iterator: it holds memory, and files that were compacted away."""
         self._kept = None
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
@@ -188,14 +188,14 @@ class RocksKv:
         self._kept = None
 
     def tables(self) -> frozenset[str]:
-        """The names of the files that have what is on disk."""
+        """Return the names of the files that have the rows on disk."""
         return frozenset(str(one["name"]).lstrip("/") for one in self._db.live_files())
 
     def unflushed_bytes(self) -> int:
         return self._number("cur-size-active-mem-table")
 
     def unflushed_deletions(self) -> int:
-        """Deleted rows that every scan over where they lay steps over."""
+        """Return the number of deleted rows that every scan over their place steps over."""
         return self._number("num-deletes-active-mem-table")
 
     def begin_flush(self) -> None:
@@ -225,7 +225,7 @@ class RocksKv:
         self.finish_flush()
 
     def disk_bytes(self) -> int:
-        """What the rows take on disk; from any thread."""
+        """Return the bytes that the rows take on disk; from any thread."""
         return 0 if self._shut else self._number("total-sst-files-size")
 
     def _number(self, name: str) -> int:
@@ -237,7 +237,7 @@ class RocksKv:
         self.let_go()
 
     def last_write(self, changes: dict[bytes, bytes | None]) -> None:
-        """Of who closes it."""
+        """Write for the caller that closes it."""
         self._behind |= changes
         self.push()
 
@@ -251,7 +251,7 @@ class RocksKv:
         self._abandoned = True
 
     def close(self) -> None:
-        """Raises RowsFailed: they are not all on disk, and the log has the rest."""
+        """Close the rows. Raises RowsFailed: they are not all on disk, and the log has the rest."""
         self.let_go()
         if self._abandoned:
             return
@@ -277,7 +277,7 @@ class Checkpoint(NamedTuple):
         return self.writer, self.counter, self.crc
 
     def moved(self, next_offset: int, segment: int, position: int) -> "Checkpoint":
-        """The log goes on there; the last envelope is the same."""
+        """Return the checkpoint further on in the log; the last envelope is the same."""
         return self._replace(next_offset=next_offset, segment=segment, position=position)
 
     def encode(self) -> bytes:

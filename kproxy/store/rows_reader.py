@@ -9,10 +9,10 @@ from kproxy.store.rocks import RowsFailed
 
 
 class RowsReader:
-    """Reads rows as they are on disk, and changes nothing."""
+    """A reader of rows as they are on disk, which changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        """Raises RowsFailed."""
+        """Open the rows. Raises RowsFailed."""
         options = Options(raw_mode=True)
         options.set_max_open_files(256)
         try:
@@ -26,7 +26,7 @@ class RowsReader:
         return found
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end. Raises RowsFailed where a table is damaged."""
+        """Yield pairs with start <= key < end. Raises RowsFailed where a table is damaged."""
         try:
             for key, value in self._db.items(from_key=start):
                 assert isinstance(key, bytes)

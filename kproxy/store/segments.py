@@ -40,7 +40,7 @@ class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
     def __init__(self, directory: Path, *, marked: bool = False) -> None:
-        """`marked`: this is the log itself; a file beside it says how far it is on disk."""
+        """Take `marked`: this is the log itself; a file beside it says how far it is on disk."""
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.mark = Synced(directory) if marked else None
@@ -48,13 +48,13 @@ class Segments:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._doomed: set[int] = set()
-        self._sizes: dict[int, int] = {}  # of segments that are not written any more
+        self._sizes: dict[int, int] = {}  # sizes of segments that are not written any more
         stems = [path.stem for path in directory.glob(f"*{SUFFIX}")]
         self.ids = sorted(int(stem) for stem in stems if stem.isdecimal())
         self._syncing = threading.Lock()
         self.unforced: set[int] = set()
         """Segments that are full, and not known to be on disk."""
-        self.failed = False  # what is on disk is not known any more
+        self.failed = False  # the state on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
 
@@ -73,7 +73,7 @@ class Segments:
         return self._sizes[segment]
 
     def total_bytes(self) -> int:
-        """Of all segments. Raises OSError where one was just deleted."""
+        """Return the bytes of all segments. Raises OSError where one was just deleted."""
         return sum(map(self.size, list(self.ids)))
 
     # -- writing
@@ -107,7 +107,7 @@ class Segments:
     def frame(
         self, first_log_offset: int, batch: list[Envelope], synced: int | None = None
     ) -> tuple[list[Body], list[LogLocation], int]:
-        """(buffers to write, a place for each envelope, bytes in all) at the current end.
+        """Return (buffers to write, a place for each envelope, bytes in all) at the current end.
 
         `synced`: the log offset before which all is on disk, where nobody counts envelopes.
         """
@@ -174,7 +174,7 @@ class Segments:
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
-        with self._syncing:  # of two at once the system would tell only one
+        with self._syncing:  # the system would tell only one of two at once
             self._refuse_failed()
             full = sorted(self.unforced)
             try:
@@ -186,7 +186,10 @@ class Segments:
             self.unforced.difference_update(full)
 
     def _force_data(self, segment: int) -> None:
-        """With a descriptor of its own: the others are closed as may be."""
+        """Force a segment to disk, with a descriptor of its own:
+
+        the others are closed as may be.
+        """
         try:
             fd = os.open(self.path(segment), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -199,19 +202,21 @@ class Segments:
             os.close(fd)
 
     def is_synced(self, through: int, segment: int, position: int) -> None:
-        """All before this log offset, and place, is on disk by now."""
+        """Note that all before this log offset, and place, is on disk by now."""
         if self.mark is not None:
             self.mark.note(through, segment, position)
 
     def _refuse_failed(self) -> None:
-        """Asked once more, the system would say that all is well."""
+        """Raise LogFailed if an fsync failed before: asked once more, the system would say all is
+        well.
+        """
         if self.failed:
             raise LogFailed("the log could not be forced to disk before")
 
     # -- reading
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
-        """As `read_run`, of one buffer."""
+        """Do as `read_run`, of one buffer."""
         return self.read_run([buffer], segment, position, len(buffer), wait)
 
     def read_run(
@@ -247,7 +252,7 @@ class Segments:
             self.unpin(segments)
 
     def pin(self, segments: set[int]) -> None:
-        """As `pinned`, until `unpin` of the same. Raises OSError: nothing is pinned."""
+        """Do as `pinned`, until `unpin` of the same. Raises OSError: nothing is pinned."""
         held = []
         with self._files:
             try:
@@ -280,7 +285,7 @@ class Segments:
             yield from reader.frames(position)
 
     def reader(self, segment: int) -> FrameReader:
-        """Reads a segment's frames as of now; to be closed."""
+        """Return a reader of a segment's frames as of now; to be closed."""
         return FrameReader(self.path(segment), segment, self.size(segment))
 
     def drop(self, segment: int) -> int:
@@ -308,7 +313,9 @@ class Segments:
                     self._close(segment)
 
     def _fd(self, segment: int) -> int:
-        """Of a segment that is pinned, or the active one: others may be closed at any time."""
+        """Return the descriptor of a pinned segment, or the active one: others may be closed any
+        time.
+        """
         fd = self._fds.get(segment)
         if fd is None:
             with self._files:
@@ -334,7 +341,7 @@ class Segments:
 
 
 def _behind(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of buffers whose first `count` bytes are filled."""
+    """Return the rest of buffers whose first `count` bytes are filled."""
     for number, buffer in enumerate(buffers):
         if count < len(buffer):
             return [buffer[count:], *buffers[number + 1 :]]

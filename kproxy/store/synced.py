@@ -1,4 +1,4 @@
-"""How far a log is known to be on disk, in a small file beside it.
+"""The mark of how far a log is known to be on disk, in a small file beside it.
 
 The log writes the file after each fsync and does not force it. After a kill it is exact. After a
 power cut it may say less than the log has, never more. A log that ends before it has lost
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
 
 
 def read(directory: Path) -> Mark | None:
-    """The mark of the log in this directory; None where there is none that can be read."""
+    """Return the mark of the log in this directory; None where there is none that can be read."""
     try:
         data = (directory / NAME).read_bytes()
     except OSError:
@@ -51,9 +51,9 @@ class Synced:
         self._through = -1
 
     def note(self, through: int, segment: int, position: int) -> None:
-        """All before this log offset is on disk: some microseconds, from any thread.
+        """Note that all before this log offset is on disk: some microseconds, from any thread.
 
-        Where it cannot be written the last one stands, which is no less true.
+        If it cannot be written the last one stands, which is no less true.
         """
         if through <= self._through or self._fd < 0:
             return

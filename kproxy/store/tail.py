@@ -1,4 +1,4 @@
-"""Tells a torn tail of a log from damage.
+"""The distinction of a torn tail of a log from damage.
 
 Each frame of an embedded log says up to which log offset everything was on disk when the frame was
 written. A sound frame that says so of an unsound frame before it proves damage. The search is
@@ -22,17 +22,17 @@ _START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
 _COUNTER = struct.Struct(">Q")
 _COUNTER_AT = BODY_AT - _COUNTER.size
 _BATCH_LENGTH = struct.Struct(">I")
-_BATCH_LENGTH_AT = 8  # of what follows, in a record batch
+_BATCH_LENGTH_AT = 8  # in the bytes that follow, in a record batch
 _READ_AGAIN = 3  # times the bytes there are
 _TRIES_PER_BYTE = 1 / 16
 _KINDS = b"".join(re.escape(bytes([kind])) for kind in Kind)
-_LOW_BYTES = 3  # of a log offset, in which frames of one segment differ
+_LOW_BYTES = 3  # the bytes of a log offset in which frames of one segment differ
 _KEPT = 3
 _COPIES = (Kind.COPY, Kind.REPLACE)
 _CARRYING = (
     Kind.APPEND, Kind.FORWARD, Kind.SHIP, Kind.LATER, Kind.DUE, *_COPIES,
 )  # fmt: skip
-"""Where a record batch has its length, the others have what follows, too."""
+"""The bytes that follow in other kinds, at the place of a record batch's length."""
 _NAME_BYTES_MAX = (1 << 16) - 1
 _CHUNK_BYTES = 1 << 20
 
@@ -46,7 +46,9 @@ class _Tail:
         self._lost = log_offset
 
     def proof(self, position: int) -> int | None:
-        """Where a sound frame lies that was written once the frame at `position` was on disk."""
+        """Return where a sound frame lies that was written once the frame at `position` was on
+        disk.
+        """
         data, size, known = self._data, self._size, True
         budget = _READ_AGAIN * (size - position)
         tries = 1000 + int((size - position) * _TRIES_PER_BYTE)
@@ -64,7 +66,7 @@ class _Tail:
                     position, known = after, True
                     continue
             if known and self._spans(position, length, kind):
-                position = after  # what clients have put inside is not searched
+                position = after  # the clients' bytes inside are not searched
                 continue
             found = pattern.search(data, position + 9)
             if found is None:
@@ -84,7 +86,7 @@ class _Tail:
         return not behind
 
     def _pattern(self, size: int) -> re.Pattern[bytes]:
-        """What a frame of this log has from its log offset to its envelope's form."""
+        """Return a pattern of a frame of this log from its log offset to its envelope's form."""
         highest = self._lost + size // BODY_AT + 1
         starts = {offset.to_bytes(8, "big")[:-_LOW_BYTES] for offset in (self._lost + 1, highest)}
         start = b"|".join(map(re.escape, sorted(starts)))
@@ -93,7 +95,8 @@ class _Tail:
 
 
 def proof_of_damage(path: Path, position: int, log_offset: int) -> int | None:
-    """Where a frame lies that was written once the one at `position` was on disk; None: nowhere.
+    """Return where a frame lies that was written once the one at `position` was on disk; None:
+    nowhere.
 
     The frame at `position`, of this log offset, is not sound.
     """

@@ -31,7 +31,7 @@ _THEIRS = ("LOCK", "lost+found", "admin.sock")  # in a directory that counts as 
 
 
 def bars() -> Progress:
-    """A bar of bytes on a terminal, nothing elsewhere."""
+    """Return a bar of bytes on a terminal, nothing elsewhere."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
         transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty(),
@@ -72,7 +72,7 @@ def backup_command(target: Path, copy: bool, data_dir: Path) -> None:
 
 @contextmanager
 def _source(data_dir: Path) -> Iterator[list[Source]]:
-    """The files of a data directory, held still while the block lasts. Raises CannotStart."""
+    """Yield the files of a data directory, held still while the block lasts. Raises CannotStart."""
     try:
         with asking(data_dir, "backup") as answers:
             staged = next(answers.progress(), None)
@@ -116,7 +116,7 @@ def _put_all(
 
 
 def _refuse_full(directory: Path) -> None:
-    """Raises CannotStart."""
+    """Raise CannotStart if the directory holds anything else."""
     try:
         held = [path.name for path in directory.iterdir()]
     except FileNotFoundError:

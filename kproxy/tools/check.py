@@ -48,7 +48,7 @@ def check_command(directory: Path) -> None:
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """Raises CannotStart where it is served, or is a backup that is not whole."""
+    """Hold the directory. Raises CannotStart if it is served, or is a backup that is not whole."""
     if (directory / backups.NAME).exists():
         try:
             backups.files_of(directory, backups.read_manifest(directory))

@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 def checked(code: int, what: str) -> None:
-    """Raises Refused with Kafka's name for the error."""
+    """Raise Refused with Kafka's name for the error."""
     if code:
         known = {member.value: member.name for member in Code}
         raise Refused(f"{what}: {known.get(int(code), int(code))}")
@@ -98,7 +98,7 @@ class Client:
         return connection
 
     def nodes(self) -> dict[int, Address]:
-        """Addresses by node id."""
+        """Return addresses by node id."""
         if not self._nodes:
             values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
             brokers = self.call(60, 1, values).brokers
@@ -106,7 +106,7 @@ class Client:
         return self._nodes
 
     def by_coordinator(self, groups: Sequence[str]) -> dict[int, list[str]]:
-        """Groups by the node that coordinates them."""
+        """Return groups by the node that coordinates them."""
         found: dict[int, list[str]] = defaultdict(list)
         for some in chunks(groups, 1000):
             values = {"key_type": 0, "coordinator_keys": tuple(some)}
@@ -118,7 +118,7 @@ class Client:
     # -- queues
 
     def pages(self, first: str = "") -> Iterator[list[Any]]:
-        """All queues by name from this name on, some thousands of partitions at a time."""
+        """Yield all queues by name from this name on, some thousands of partitions at a time."""
         cursor: dict[str, Any] | None = {"topic_name": first, "partition_index": 0}
         while cursor is not None:
             page = self.call(
@@ -132,7 +132,7 @@ class Client:
             }
 
     def metadata(self, names: Sequence[str]) -> Iterator[Any]:
-        """What there is of queues with these names; none is made."""
+        """Yield the metadata of queues with these names; none is made."""
         for some in chunks(names, 1000):
             values = {
                 "topics": [{"name": name, "topic_id": None} for name in some],
@@ -143,14 +143,16 @@ class Client:
             yield from self.call(3, 10, values).topics
 
     def queue(self, name: str) -> Any:
-        """One queue with all its partitions. Raises Refused."""
+        """Return one queue with all its partitions. Raises Refused."""
         (topic,) = self.metadata([name])
         if topic.error_code:
             raise Refused(f"there is no queue {name}; `kproxy queues` lists those there are")
         return topic
 
     def offsets(self, leaders: dict[tuple[str, int], int], timestamp: int) -> dict[Any, int]:
-        """Offsets at a timestamp (-1 end, -2 start) by partition; those that moved are left out."""
+        """Return offsets at a timestamp (-1 end, -2 start) by partition, without partitions that
+        moved.
+        """
 
         def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
             topics = [
@@ -172,7 +174,7 @@ class Client:
         return self._at_leaders(leaders, ask)
 
     def sizes(self, leaders: dict[tuple[str, int], int]) -> dict[Any, int]:
-        """Bytes of live records by partition."""
+        """Return bytes of live records by partition."""
 
         def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
             topics = [{"topic": n, "partitions": tuple(i)} for n, i in by_name(parts).items()]
@@ -205,7 +207,7 @@ class Client:
     # -- groups
 
     def groups(self) -> list[Any]:
-        """All groups, by name."""
+        """Return all groups, by name."""
         found = []
         for node in self.nodes():
             answer = self.call(16, 5, {"states_filter": (), "types_filter": ()}, node)
@@ -216,7 +218,7 @@ class Client:
     def committed(
         self, groups: Sequence[str], queue: str | None = None, partitions: int = 0
     ) -> dict[str, dict[tuple[str, int], int]]:
-        """Committed offsets by group and partition, of all queues or of one."""
+        """Return committed offsets by group and partition, of all queues or of one."""
         topics = None
         if queue is not None:
             topics = [{"name": queue, "partition_indexes": tuple(range(partitions))}]
@@ -257,7 +259,9 @@ class Client:
     def share_states(
         self, group: str, queue: str, nodes: Iterable[int]
     ) -> tuple[int, dict[int, dict[str, Any]]]:
-        """(records that wait for a dead-letter queue, what a share group does by partition)."""
+        """Return (records that wait for a dead-letter queue, a share group's states by
+        partition).
+        """
         owed = 0
         found: dict[int, dict[str, Any]] = {}
         resource = {
@@ -275,25 +279,27 @@ class Client:
         return owed, found
 
     def delays(self, queue: str, nodes: Iterable[int]) -> list[dict[str, Any]]:
-        """What waits for a queue until it is due: partition, records, when the next are due."""
+        """Return the delayed records of a queue: partition, records, when the next are due."""
         found = self._told(queue, "delays", nodes)
         return sorted(found, key=lambda one: int(one["partition"]))
 
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
-        """How routes out of a queue's partitions stand, by the queue that defines each."""
+        """Return the states of routes out of a queue's partitions, by the queue that defines
+        each.
+        """
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in self._told(queue, "routes", nodes):
             found[one["queue"]].append(one)
         return found
 
     def _told(self, queue: str, what: str, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """What each node says of the partitions that it serves."""
+        """Yield each node's state of the partitions that it serves."""
         for node in nodes:
             for config in self._configs([queue], (f"kproxy.state.{what}",), node)[0].configs:
                 yield from json.loads(config.value)
 
     def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Of those queues that define a route: the settings that say to or from where."""
+        """Return the settings that say to or from where, of queues that define a route."""
         found = {}
         for some in chunks(names, 1000):
             for result in self._configs(some, ("kproxy.route.to", "kproxy.route.from")):
@@ -303,7 +309,7 @@ class Client:
         return found
 
     def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str | None]:
-        """Settings of a queue, by these names; none where it may not be looked at."""
+        """Return settings of a queue, by these names; none where it may not be looked at."""
         return {one.name: one.value for one in self._configs([name], keys)[0].configs}
 
     def _configs(

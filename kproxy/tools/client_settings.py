@@ -1,4 +1,4 @@
-"""How kproxy's own commands reach a server: TLS and SASL, by a file of client settings.
+"""The connection of kproxy's own commands to a server: TLS and SASL, by a file of client settings.
 
 The names are librdkafka's; those of Kafka's own tools are read too, so that one file serves both.
 Passwords are in files alone: others see arguments and environments.
@@ -29,7 +29,7 @@ _KNOWN = frozenset(
 
 
 class ClientSettings(NamedTuple):
-    """What a client shows, and whom it trusts."""
+    """The credentials of a client, and the servers that it trusts."""
 
     tls: bool = False
     ca: str | None = None
@@ -41,7 +41,7 @@ class ClientSettings(NamedTuple):
     password: str = ""
 
     def wrapped(self, connection: socket.socket, host: str) -> socket.socket:
-        """The connection, encrypted where it is to be. Raises OSError, of which ssl.SSLError."""
+        """Return the connection, encrypted if so set. Raises OSError, of which ssl.SSLError."""
         if not self.tls:
             return connection
         context = ssl.create_default_context(cafile=self.ca)
@@ -95,7 +95,7 @@ class ClientSettings(NamedTuple):
 
 
 def read_client_settings(path: Path | None) -> ClientSettings:
-    """Raises CannotStart."""
+    """Read the settings. Raises CannotStart."""
     if path is None:
         return ClientSettings()
     try:

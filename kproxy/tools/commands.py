@@ -61,13 +61,13 @@ _server_option = click.option(
 
 
 def given_settings() -> ClientSettings | None:
-    """What --command-config says."""
+    """Return the settings of --command-config."""
     found: ClientSettings | None = click.get_current_context().meta.get(_SETTINGS)
     return found
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Whom a command asks, and what it shows for itself."""
+    """Add the options for the server's address and the client's credentials."""
     return _server_option(settings_option(command))
 
 
@@ -254,7 +254,10 @@ def _time(time_ms: int) -> str:
 
 
 def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
-    """`DELIVERED`: how often, and how many records of those that are not done."""
+    """Return the cells of a line.
+
+    `DELIVERED`: how often, and how many records of those that are not done.
+    """
     oldest = line.get("oldest_ms", -1)
     times = " ".join(f"{count}x:{records}" for count, records in line.get("deliveries", {}).items())
     return (

@@ -29,7 +29,7 @@ data_dir_option = click.option(
 def drain_command(data_dir: Path) -> None:
     """Hand a worker's shards to other workers, then stop it.
 
-    SIGTERM does the same. Where the data directory is that of several workers, all of them are
+    SIGTERM does the same. If the data directory is that of several workers, all of them are
     stopped; DIR/worker-0 is the first one's own, which is started again then.
     """
     with asking(data_dir, "drain") as answers:

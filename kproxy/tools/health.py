@@ -42,7 +42,10 @@ def health_command(config_file: Path | None, http: bool, **flags: Any) -> None:
 
 
 def health(host: str, port: int) -> str:
-    """One line about the kproxy at an address. Raises CannotStart where it does not serve."""
+    """Return one line about the kproxy at an address.
+
+    Raises CannotStart where it does not serve.
+    """
     client = AdminClient(
         {"bootstrap.servers": f"{host}:{port}", "log_level": 0, "socket.timeout.ms": 3000}
     )
@@ -57,7 +60,7 @@ def health(host: str, port: int) -> str:
 
 
 def secured_health(host: str, port: int, settings: ClientSettings) -> str:
-    """The same over TLS or after a login. Raises CannotStart."""
+    """Return the same over TLS or after a login. Raises CannotStart."""
     with Client((host, port), settings) as client:
         return f"{len(client.nodes())} serving"
 

@@ -29,7 +29,7 @@ def locate_command(queue: str, partition: int, config_file: Path | None, **flags
 
 
 def locate(config: Config, queue: str, partition: int) -> str:
-    """One line about a queue's partition. Raises CannotStart."""
+    """Return one line about a queue's partition. Raises CannotStart."""
     if config.bootstrap_servers is None:
         raise CannotStart("locate asks the Kafka cluster: give --bootstrap-servers")
     upstream = upstream_of(config)

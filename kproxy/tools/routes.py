@@ -38,7 +38,7 @@ class RouteLine:
 def routes_of(
     client: Client, name: str, settings: dict[str, str], leaders: Leaders
 ) -> list[RouteLine]:
-    """All routes to and from a queue with these settings and partitions: its own first."""
+    """Return all routes to and from a queue with these settings and partitions: its own first."""
     told = client.routes(name, _nodes(leaders.values()))
     to, source = settings.get(TO), settings.get(FROM)
     found = []
@@ -56,7 +56,7 @@ def routes_of(
 def own_routes(
     client: Client, queues: dict[str, dict[int, int]]
 ) -> Iterator[tuple[str, RouteLine]]:
-    """Of those queues (leaders by partition) that define a route: the route of each."""
+    """Yield the route of each of those queues (leaders by partition) that define one."""
     for name, settings in client.route_settings(list(queues)).items():
         if to := settings.get(TO):
             mine = {(name, index): node for index, node in queues[name].items()}
@@ -100,7 +100,7 @@ TITLES = ["ROUTE", "PARTITION", "PASSED ON", "END", "LAG", "QUEUES MADE", "WAITS
 
 
 def cells(line: RouteLine) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table: one of each partition, and where there are several one of all."""
+    """Yield rows of a table: one of each partition, and where there are several one of all."""
     several = len(line.partitions) != 1
     if several:
         yield (line.route, "all", "", "", line.lag, line.made or "-", line.waits or "-")

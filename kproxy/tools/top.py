@@ -28,10 +28,10 @@ Page = dict[str, Any]
 
 
 class Source:
-    """Where workers say what they do."""
+    """The workers' pages."""
 
     def __init__(self, addresses: Sequence[str], token: str | None, ca_file: Path | None) -> None:
-        """No addresses: those of this machine, from the default port on."""
+        """Take addresses; without any, this machine's, from the default port on."""
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         context = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
         https = urllib.request.HTTPSHandler(context=context)
@@ -39,7 +39,10 @@ class Source:
         self._urls = [_url(address) for address in addresses]
 
     def pages(self) -> list[tuple[str, Page | None]]:
-        """What each says, None where it does not answer. Raises CannotStart: none does."""
+        """Return each worker's page, None where it does not answer.
+
+        Raises CannotStart: none does.
+        """
         if not self._urls:
             self._urls = list(self._found())
         pages = [(url, self._page(url)) for url in self._urls]
@@ -69,7 +72,7 @@ class Source:
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """What goes to one address goes to no other: a token, above all."""
+    """A handler that follows no redirect: a token, above all, goes to no other address."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -83,14 +86,14 @@ def _url(address: str) -> str:
 
 
 def rate(before: Page, after: Page, name: str) -> float:
-    """Of a counter, per second."""
+    """Return the rate of a counter, per second."""
     seconds = after["at"] - before["at"]
     change = after["counters"].get(name, 0) - before["counters"].get(name, 0)
     return max(0.0, change / seconds) if seconds > 0 else 0.0
 
 
 def quantile(before: Page, after: Page, name: str, share: float) -> float | None:
-    """Of a histogram's values between two looks, the bound that so many are at or below."""
+    """Return the bound that so many of a histogram's values between two looks are at or below."""
     bounds, counts = after[name]
     changes = [b - a for a, b in zip(before[name][1], counts, strict=True)]
     wanted, seen = share * sum(changes), 0
@@ -104,7 +107,7 @@ def quantile(before: Page, after: Page, name: str, share: float) -> float | None
 def differences(
     before: Page, after: Page, name: str, columns: int
 ) -> list[tuple[str, tuple[float, ...]]]:
-    """Rates of the busiest: rows of `name` begin with whose they are."""
+    """Return rates of the busiest: rows of `name` begin with the name that they are of."""
     known = {row[0]: row[1:] for row in before[name]}
     seconds = max(0.001, after["at"] - before["at"])
     found = []
@@ -116,7 +119,7 @@ def differences(
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers, those that follow each other as one: 0-3 7."""
+    """Return numbers, those that follow each other as one: 0-3 7."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -174,7 +177,7 @@ _WORKERS = ("WORKER", "STATE", "RECORDS IN/S", "OUT/S", "REQUESTS/S", "PRODUCE P
 def view(
     before: Sequence[tuple[str, Page | None]], after: Sequence[tuple[str, Page | None]], lines: int
 ) -> Group:
-    """Tables of what happened between two looks."""
+    """Return tables of what happened between two looks."""
     earlier = dict(before)
     pairs = [(earlier.get(url), page) for url, page in after]
     both = [(a, b) for a, b in pairs if a and b and "at" in a and "at" in b]
@@ -254,7 +257,7 @@ def top_command(
     """Watch workers: rates, busiest queues and groups, lag, shards."""
     if token_file is not None and not addresses:
         raise CannotStart(
-            "whatever listens at the default port would be told the token: say with --http who"
+            "any process at the default port would get the token: say with --http which address"
             " is to have it"
         )
     token = None if token_file is None else token_file.read_text().strip()

@@ -15,7 +15,7 @@ _UPGRADE = 1
 
 
 class NodeLevel(NamedTuple):
-    """What one worker says: the level in force, and the newest that it knows."""
+    """The levels of one worker: the level in force, and the newest that it knows."""
 
     node: int
     address: str
@@ -24,7 +24,7 @@ class NodeLevel(NamedTuple):
 
 
 def known(client: Client, node: int) -> NodeLevel:
-    """Workers from before levels say nothing of them."""
+    """Return a worker's levels. Workers from before levels report none."""
     values = {"client_software_name": "kproxy", "client_software_version": __version__}
     answer = client.call(_API_VERSIONS, 3, values, node)
     newest = {f.name: f.max_version for f in answer.supported_features}

@@ -79,7 +79,7 @@ def _changed(data_dir: Path, address: Address, changes: list[dict[str, Any]]) ->
 
 
 def _worker_directory(data_dir: Path) -> Path:
-    """Of the first worker, where there are several here."""
+    """Return the directory of the first worker, where there are several here."""
     first = data_dir / "worker-0"
     return first if first.is_dir() else data_dir
 
@@ -144,7 +144,7 @@ def _is_heard(address: tuple[str, int]) -> bool:
 
 
 def _listed(data_dir: Path, address: Address) -> dict[str, list[tuple[str, int]]]:
-    """Mechanisms and iterations by user."""
+    """Return mechanisms and iterations by user."""
     if address is None:
         found: dict[str, list[tuple[str, int]]] = {}
         with asking(_worker_directory(data_dir), "list-users") as answers:

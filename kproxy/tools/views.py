@@ -1,4 +1,4 @@
-"""What kproxy's commands show, put together from a `Client`'s answers."""
+"""The views of kproxy's commands, put together from a `Client`'s answers."""
 
 import base64
 import heapq
@@ -32,7 +32,7 @@ class QueueLine:
 class GroupLine:
     """A group in a list. `lag`: records behind the ends of the queues it has offsets on.
 
-    Of a share group: records that are still to be delivered, or acknowledged.
+    The lag of a share group is its records that are still to be delivered, or acknowledged.
     """
 
     group: str
@@ -53,7 +53,7 @@ def queues(
     group: str | None = None,
     routes: bool = False,
 ) -> Iterator[QueueLine]:
-    """Queues by name, those wanted, a page at a time; `routes`: those that define a route."""
+    """Yield the wanted queues by name, a page at a time; `routes`: those that define a route."""
     offsets = client.committed([group])[group] if group is not None else None
     pending: dict[str, dict[int, int]] = {}
     for page in client.pages(first):
@@ -101,14 +101,14 @@ def _lag(offsets: dict[Any, int], ends: dict[Any, int], keys: list[Any]) -> int:
 
 
 def top(lines: Iterator[QueueLine], by: str, limit: int) -> list[QueueLine]:
-    """The first of all by a number, largest first, without keeping all."""
+    """Return the first of all by a number, largest first, without keeping all."""
     return heapq.nlargest(limit, lines, key=lambda line: getattr(line, by) or 0)
 
 
 def groups(
     client: Client, wanted: TopicSpec, *, first: str = "", limit: int = 0
 ) -> list[GroupLine]:
-    """Groups by name, with how far behind they are."""
+    """Return groups by name, with how far behind they are."""
     listed = [g for g in client.groups() if g.group_id >= first and wanted(g.group_id)]
     listed = listed[:limit] if limit else listed
     lines = []
@@ -177,7 +177,7 @@ class GroupDescription:
 
 
 def describe(client: Client, name: str) -> GroupDescription:
-    """Raises Refused where there is no such queue."""
+    """Describe a queue. Raises Refused where there is no such queue."""
     topic = client.queue(name)
     leaders = {(name, p.partition_index): p.leader_id for p in topic.partitions}
     starts, ends = client.offsets(leaders, -2), client.offsets(leaders, -1)

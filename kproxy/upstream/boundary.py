@@ -21,13 +21,15 @@ _log = structlog.get_logger()
 
 _REST_S = 0.1
 CLOSE_S = 2.0
-"""How long a close waits for a thread that may be in a call to a silent cluster. It is left then:
-the thread closes its client when the call ends, or the process ends it."""
+"""The seconds that a close waits for a thread that may be in a call to a silent cluster.
+
+The thread is left then. It closes its client when the call ends, or the process ends it.
+"""
 NO_ANSWER = "the cluster does not answer"
 
 
 def reason_of(error: KafkaException) -> str:
-    """The library's words for a person."""
+    """Return the library's words for a person."""
     cause: Any = error.args[0] if error.args else error
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
 
@@ -52,7 +54,7 @@ def noted(doing: str) -> Iterator[None]:
 
 
 def admin_client(upstream: Upstream) -> AdminClient:
-    """A client for questions. Raises KafkaError where librdkafka refuses the settings."""
+    """Return a client for questions. Raises KafkaError where librdkafka refuses the settings."""
     with translated("librdkafka refuses the settings"):
         return AdminClient(upstream.settings())
 

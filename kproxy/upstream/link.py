@@ -38,15 +38,15 @@ _OFTEN_S = 5.0  # how long after a claim, its own or another's, a log is looked 
 _CALL = struct.Struct(">cI")
 _END = struct.Struct(">Q")
 CALL = b"k"
-"""Begins the key of a call."""
+"""The beginning of the key of a call."""
 _ADMIN_TIMEOUT_S = 10
 _AWAY_S = 0.5
 
 
 def _told(future: Any) -> int:
-    """An offset as the cluster says it. Raises KafkaError.
+    """Return an offset as the cluster says it. Raises KafkaError.
 
-    Of a broker that stands still librdkafka gives -1001, and no error.
+    If a broker stands still librdkafka gives -1001, and no error.
     """
     offset = int(future.result().offset)
     if offset < 0:
@@ -55,7 +55,7 @@ def _told(future: Any) -> int:
 
 
 class LogListener(Protocol):
-    """What follows one shard's log here: a served shard's log, or a rebuild."""
+    """A listener to one shard's log here: a served shard's log, or a rebuild."""
 
     def reported(self, reports: list[tuple[int, int | None]]) -> None: ...
     async def was_read(self, records: Records) -> None: ...
@@ -67,7 +67,7 @@ class LogListener(Protocol):
 
 
 class LogListenerBase:
-    """What reads a part of a log and neither appends to it nor follows its end."""
+    """A reader of a part of a log, which neither appends to it nor follows its end."""
 
     next_offset = 0
 
@@ -108,7 +108,7 @@ class DataLink:
         self.next_counter: Callable[[], int] = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
-        """Told of reports for shards that nothing follows here: (counter, log offset)."""
+        """A callback for reports on shards that nothing follows here: (counter, log offset)."""
 
     def publish_queue(
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
@@ -144,14 +144,14 @@ class DataLink:
         self.publish_queue(_CALL.pack(CALL, partition), _END.pack(end))
 
     def called(self, key: bytes, value: bytes | None) -> None:
-        """A call came, perhaps for a log that is followed here. Others' records are passed over."""
+        """Take a call, perhaps for a log that is followed here. Others' records are passed over."""
         if value is not None and len(key) == _CALL.size and len(value) == _END.size:
             following = self._following.get(_CALL.unpack(key)[1])
             if following is not None:
                 following.called(_END.unpack(value)[0])
 
     def claimed(self, partition: int, claim: int) -> None:
-        """A log has a claim at this offset: who served it till now may not know yet."""
+        """Note a claim of a log at this offset: the owner till now may not know yet."""
         following = self._following.get(partition)
         if following is not None:
             following.called(claim + 1)
@@ -237,7 +237,7 @@ class DataLink:
                 await self._tell_ends(partitions)
 
     def _often(self) -> Collection[int]:
-        """The logs that somebody may append to who does not call."""
+        """Return the logs that a worker without calls may append to."""
         if not self._level.reaches(CALLS_FROM):
             return self._following.keys()
         now = self._monotonic()
@@ -258,14 +258,14 @@ class DataLink:
                 following.saw_end(end, before[partition])
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
-        """The offsets behind the last records, in one request. Raises KafkaError."""
+        """Return the offsets behind the last records, in one request. Raises KafkaError."""
         return await left_behind(partial(self._offsets, partitions, OffsetSpec.latest()))
 
     async def end(self, partition: int) -> int:
         return (await self.ends([partition]))[partition]
 
     async def queues_end(self) -> int:
-        """The offset behind the last record of the queues topic. Raises KafkaError."""
+        """Return the offset behind the last record of the queues topic. Raises KafkaError."""
 
         def ask() -> int:
             asked = {TopicPartition(self._upstream.queues, 0): OffsetSpec.latest()}
@@ -276,7 +276,7 @@ class DataLink:
         return await left_behind(ask)
 
     async def start(self, partition: int) -> int:
-        """The offset of the first record there is. Raises KafkaError."""
+        """Return the offset of the first record there is. Raises KafkaError."""
         found = await left_behind(partial(self._offsets, [partition], OffsetSpec.earliest()))
         return found[partition]
 
@@ -290,7 +290,7 @@ class DataLink:
 
     @contextmanager
     def _asking(self) -> Iterator[AdminClient]:
-        """The admin client. Raises KafkaError, and goes on with a new client.
+        """Lend the admin client. Raises KafkaError, and goes on with a new client.
 
         librdkafka's admin requests go out with the leader epochs that it once learned; it does not
         ask for new ones when a broker refuses them (FENCED_LEADER_EPOCH after a restart, for ever).
@@ -324,7 +324,7 @@ class DataLink:
         return await left_behind(ask)
 
     async def trim(self, partition: int, offset: int) -> int:
-        """DeleteRecords before `offset`; the log's new start. Raises KafkaError."""
+        """Delete records before `offset`; return the log's new start. Raises KafkaError."""
 
         def delete() -> int:
             wanted = TopicPartition(self._upstream.data, partition, offset)

@@ -1,4 +1,4 @@
-"""Reads the data topic: envelopes of other workers, and gaps.
+"""The reader of the data topic: envelopes of other workers, and gaps.
 
 The consumer has no partition assigned while there is nothing to read. librdkafka keeps one Fetch
 per broker in flight, and a Fetch that long-polls an idle partition would delay the next read. A
@@ -46,7 +46,7 @@ class LogReader:
         lost: Callable[[int, object, str], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Both are told of the partition, and for whom it was read."""
+        """Take `deliver` and `lost`: both get the partition, and for whom it was read."""
         self._topic = upstream.data
         self._monotonic = clock.monotonic
         self._deliver = deliver
@@ -101,7 +101,7 @@ class LogReader:
                 _log.warning("read_failed", reason=reason_of(error))
                 time.sleep(_RETRY_S)
             except Exception:
-                _log.exception("read_failed")  # who lacks it will ask for it again
+                _log.exception("read_failed")  # a reader that lacks it will ask for it again
         with suppress(KafkaException):
             self._consumer.close()
 
@@ -135,7 +135,7 @@ class LogReader:
             except KafkaException:
                 self._active.pop(asked[0], None)
                 self._unassign(asked[0])
-                self._asked.put(asked)  # who asked waits for it
+                self._asked.put(asked)  # the caller waits for it
                 raise
 
     def _begin(self, partition: int, start: int, end: int, reader: object) -> None:
@@ -153,7 +153,7 @@ class LogReader:
             self._active[partition] = (start, end)
 
     def _refresh_leaders(self) -> None:
-        """What librdkafka does not know it looks up at its next second only, if not told to."""
+        """Ask for the leaders: librdkafka would look up unknown ones at its next second only."""
         now = self._monotonic()
         if now - self._leaders_at > _LEADERS_S:
             self._consumer.list_topics(self._topic, timeout=_METADATA_TIMEOUT_S)
@@ -166,7 +166,7 @@ class LogReader:
         failure: KafkaException | None = None
         for partition, found in by_partition.items():
             if partition not in self._active or partition in self._busy:
-                self._holes.pop(partition, None)  # what is dropped here would look like one
+                self._holes.pop(partition, None)  # dropped records would look like one
                 continue
             try:
                 self._hand_over(partition, found)
@@ -214,7 +214,7 @@ class LogReader:
             self._active[partition] = (position, end)
             if position >= end:
                 self._stop(partition)
-        if records and not self._closing:  # whoever closes may end the event loop next
+        if records and not self._closing:  # a caller that closes may end the event loop next
             delivery = self._deliver(partition, self._readers[partition], records)
             self._wait_for(partition, asyncio.run_coroutine_threadsafe(delivery, self._loop))
 
@@ -227,9 +227,10 @@ class LogReader:
             self._consumer.pause([TopicPartition(self._topic, partition)])
 
     def _fill_hole(self, partition: int, records: Records, position: int, offset: int) -> bool:
-        """Offsets that hold no record: another's transaction marker, or the log was trimmed.
+        """Pass over offsets that hold no record: another's transaction marker, or the log was
+        trimmed.
 
-        Believed when a second look, from an assignment made anew, finds the same.
+        They are believed when a second look, from an assignment made anew, finds the same.
         """
         if self._holes.get(partition) != position:
             self._holes[partition] = position

@@ -1,4 +1,4 @@
-"""Which shards this worker is to serve: Kafka's own group coordinator decides.
+"""The assignment of shards to this worker: Kafka's own group coordinator decides.
 
 Workers are static members of one consumer group on the data topic. The group's consumer fetches
 nothing. A thread of its own polls it, so nothing that the event loop does evicts a worker.
@@ -146,7 +146,7 @@ class Membership:
 
 
 async def live_members(upstream: Upstream) -> list[str]:
-    """The addresses of the members that Kafka's group has. Raises KafkaError."""
+    """Return the addresses of the members that Kafka's group has. Raises KafkaError."""
 
     def ask() -> list[str]:
         with translated("the cluster does not say who is alive", Code.NOT_CONTROLLER):

@@ -34,12 +34,12 @@ _COPIED_BYTES_MAX = 2048  # into the request's buffer; what is longer is sent fr
 
 
 Reports = list[tuple[int, int | None]]
-"""For each record its tag, and its offset or None: its fate is not known."""
+"""The tag of each record, and its offset or None: its fate is not known."""
 Reported = Callable[[Reports], None]
-"""Told on the event loop, of many at a time."""
+"""A callback on the event loop, for many reports at a time."""
 _Put = tuple[int, bytes, bytes | None, int]  # partition, key, value, tag
 Header = tuple[str, bytes]
-"""What a record says beside its value: a name, and bytes."""
+"""A header of a record: a name, and bytes."""
 _VU_TOPIC, _VU_PARTITION, _VU_VALUE, _VU_KEY, _VU_OPAQUE, _VU_HEADER = 2, 3, 4, 5, 6, 9
 
 
@@ -132,17 +132,17 @@ class _Library:
 
 @cache
 def library() -> _Library | None:
-    """None where confluent-kafka is built so that its librdkafka cannot be reached."""
+    """Return librdkafka; None where confluent-kafka is built so that it cannot be reached."""
     with suppress(OSError, AttributeError):
         return _Library()
     return None
 
 
 class NativeProducer:
-    """As `producing.Sending`. Made and used on the event loop's thread.
+    """A producer like `PlainProducer`, made and used on the event loop's thread.
 
-    What is put in line in one turn of the loop goes to librdkafka in one call at its end: one
-    wake-up of its thread, one request to the broker. What it would refuse is refused in `put`.
+    Records put in line in one turn of the loop go to librdkafka in one call at its end: one wake-up
+    of its thread, one request to the broker. A record that it would refuse is refused in `put`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class NativeProducer:
         os.set_blocking(self._writable, False)
         lib.queue_io_event_enable(self._queue, self._writable, b"!", 1)
         self._loop.add_reader(self._readable, self._serve)
-        self._serve()  # what came before somebody listened
+        self._serve()  # records that came before there was a listener
 
     def _new(self, settings: dict[str, Any]) -> int:
         lib = self._lib
@@ -196,7 +196,7 @@ class NativeProducer:
         self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int,
         header: Header | None = None,
     ) -> None:  # fmt: skip
-        """Raises BufferError where the line is full, KafkaException."""
+        """Put a record in line. Raises BufferError where the line is full, KafkaException."""
         size = len(value or b"")
         if size + len(key) > self._size_max:
             raise _failure(UpstreamError.MSG_SIZE_TOO_LARGE)
@@ -247,7 +247,7 @@ class NativeProducer:
     def _send_with(
         self, handle: int, partition: int, key: bytes, value: bytes | None, tag: int, header: Header
     ) -> None:
-        """One record with a header, which batches cannot have."""
+        """Send one record with a header, which batches cannot have."""
         name, data = header
         arguments = (_Vu * 6)(
             _Vu(_VU_TOPIC, _Of(handle=handle)),
@@ -339,7 +339,7 @@ class NativeProducer:
 
 
 def _runs(puts: list[_Put], alone: Container[int]) -> Iterator[list[_Put]]:
-    """The same in order, those with these tags each by itself."""
+    """Yield the same in order, each record with one of these tags by itself."""
     run: list[_Put] = []
     for put in puts:
         if put[3] in alone:

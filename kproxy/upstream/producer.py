@@ -1,4 +1,4 @@
-"""Appends to the data topic: one idempotent producer for all shards of a worker."""
+"""The producer of the data topic: one idempotent producer for all shards of a worker."""
 
 import asyncio
 import itertools
@@ -35,13 +35,13 @@ _KBYTES_MAX = 2_147_483_647  # as librdkafka takes it
 
 
 class ProducerBackend(Protocol):
-    """What takes records to the cluster and tells what became of each."""
+    """A backend that takes records to the cluster and reports the fate of each."""
 
     def put(
         self, topic: str, partition: int, key: bytes, value: bytes | None, tag: int,
         header: Header | None = None,
     ) -> None:  # fmt: skip
-        """Raises BufferError where the line is full, KafkaException."""
+        """Put a record in line. Raises BufferError where the line is full, KafkaException."""
         ...
 
     async def close(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class ProducerBackend(Protocol):
 
 
 class PlainProducer:
-    """As `ProducerBackend`, of what confluent-kafka offers: a thread polls for the reports."""
+    """A `ProducerBackend` on confluent-kafka's own interface: a thread polls for the reports."""
 
     def __init__(self, settings: dict[str, Any], reported: Reported) -> None:
         self._producer = Producer(settings)
@@ -74,7 +74,7 @@ class PlainProducer:
         self._reports.append((tag, message.offset() if error is None else None))
 
     def _run(self) -> None:
-        """All reports come by this thread: two would tell of them out of order."""
+        """Take all reports on this thread: two would tell of them out of order."""
         while not self._ended():
             with noted("taking delivery reports"):
                 self._producer.poll(_POLL_S)
@@ -99,7 +99,7 @@ class PlainProducer:
 
 
 def sending(settings: dict[str, Any], reported: Reported) -> ProducerBackend:
-    """The way there is here. Raises KafkaException: settings that librdkafka refuses.
+    """Return the backend that works here. Raises KafkaException: settings that librdkafka refuses.
 
     Tokens that a callback of the application's fetches are confluent-kafka's own business.
     """
@@ -110,7 +110,7 @@ def sending(settings: dict[str, Any], reported: Reported) -> ProducerBackend:
 
 
 class Appender:
-    """Sends envelopes; their reports come back to the event loop, many at a time."""
+    """An appender of envelopes; their reports come back to the event loop, many at a time."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Appender:
         return sending(self._settings, self._reported)
 
     def _on_error(self, error: UpstreamError) -> None:
-        """From any thread."""
+        """Take an error of librdkafka; from any thread."""
         if error.fatal():
             self._loop.call_soon_threadsafe(self._replace, error.str())
         self._upstream.connectivity.on_error(error)
@@ -208,7 +208,7 @@ class Appender:
             self._deliver(reports)
 
     def _replace(self, reason: str) -> None:
-        """librdkafka's producer takes nothing more: go on with a new one."""
+        """Go on with a new producer: librdkafka's takes nothing more."""
         _log.error("producer_failed", reason=reason)
         try:
             new = self._new()

@@ -1,4 +1,4 @@
-"""Reads a partition from its start to its end."""
+"""The reading of a partition from its start to its end."""
 
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -30,10 +30,10 @@ def read_to_end(
     now: Callable[[], float] = monotonic,
     check: Callable[[], None] = _nothing,
 ) -> Iterator[list[Row]]:
-    """All keys and values, in chunks; later values of a key replace earlier ones.
+    """Yield all keys and values, in chunks; later values of a key replace earlier ones.
 
     Ends where nothing more is committed. Blocks; an error of the cluster's is waited out for
-    `timeout_s` seconds. Raises KafkaError where no record came for so long, and what `check` does,
+    `timeout_s` seconds. Raises KafkaError if no record came for so long, and the errors of `check`,
     which is called twice a second at least.
     """
     with translated():

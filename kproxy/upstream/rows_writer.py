@@ -1,4 +1,4 @@
-"""Writes published rows to the offset topic: the shard's owner, in one transaction.
+"""The writer of published rows in the offset topic: the shard's owner, in one transaction.
 
 The transactional id is the shard's, so a new owner's first publication fences the owner before it.
 """
@@ -30,7 +30,7 @@ class NotPublished(Exception):
 
 
 class RowsWriter:
-    """Publishes one shard's rows. All calls block; made at the first publication, not before.
+    """A writer of one shard's rows. All calls block; made at the first publication, not before.
 
     All but `close` raise NotPublished, and Stopped once they are told to stop.
     """
@@ -101,7 +101,10 @@ class RowsWriter:
         return refusal
 
     def close(self) -> None:
-        """Drop what is under way: the next writer's fence ends it. Of no use afterwards."""
+        """Drop the records under way: the next writer's fence ends them.
+
+        The writer is of no use then.
+        """
         with noted("closing the rows' producer"):
             self._producer.purge()
         del self._producer  # which waits for its threads: not on the loop

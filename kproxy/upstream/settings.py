@@ -36,7 +36,7 @@ class Connectivity:
         self.errors: Counter[str] = Counter()  # by the error's name
 
     def on_error(self, error: UpstreamError) -> None:
-        """librdkafka's `error_cb`; may come from any thread."""
+        """Take an error as librdkafka's `error_cb`; may come from any thread."""
         self.errors[error.name()] += 1
         if error.code() == UpstreamError._ALL_BROKERS_DOWN and not self.lost:
             self.lost = True
@@ -81,9 +81,9 @@ class Upstream:
         return f"{self.prefix}-workers"
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """For one client; `_` in a name stands for `.`."""
+        """Return the settings of one client; `_` in a name stands for `.`."""
         return {
-            "log_level": 0,  # what matters comes through `error_cb`
+            "log_level": 0,  # errors that matter come through `error_cb`
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 30_000,
             **self.client,
@@ -96,7 +96,9 @@ class Upstream:
         }
 
     def reading(self, name: str, **more: Any) -> dict[str, Any]:
-        """For a consumer that assigns its partitions itself and commits nothing."""
+        """Return the settings of a consumer that assigns its partitions itself and commits
+        nothing.
+        """
         return self.settings(
             group_id=f"{self.prefix}-{name}",
             enable_auto_commit=False,
@@ -107,7 +109,7 @@ class Upstream:
 
 
 def upstream_of(config: Config) -> Upstream:
-    """The cluster that a configuration names. Raises BadKafkaConfig."""
+    """Return the cluster that a configuration names. Raises BadKafkaConfig."""
     assert config.bootstrap_servers is not None
     return Upstream(
         servers=config.bootstrap_servers,
@@ -118,7 +120,7 @@ def upstream_of(config: Config) -> Upstream:
 
 
 def read_client_settings(path: Path | None) -> dict[str, str]:
-    """A file of `name=value` lines, as for Kafka's own tools. Raises BadKafkaConfig."""
+    """Read a file of `name=value` lines, as for Kafka's own tools. Raises BadKafkaConfig."""
     if path is None:
         return {}
     try:

@@ -37,11 +37,11 @@ class Record(NamedTuple):
     key: bytes
     value: bytes | None
     note: bytes | None = None
-    """What a tombstone says of what it ends, in its header."""
+    """The note of a tombstone on the row that it ends, in its header."""
 
 
 class TopicTailer:
-    """Reads partition 0 of topics from given offsets on, for ever, on a thread of its own."""
+    """A reader of partition 0 of topics from given offsets on, for ever, on a thread of its own."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TopicTailer:
         failed: Callable[[str], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`began_again`: a topic has no record at its start offset any more; all of it comes.
+        """Take `began_again`: a topic has no record at its start offset any more; all of it comes.
 
         `failed`: `deliver` did, for the reason given, and nothing more comes.
         """
@@ -94,7 +94,9 @@ class TopicTailer:
         self._consumer.assign(assigned)
 
     def _watermarks(self, topic: str) -> tuple[int, int]:
-        """Where a topic begins and ends; one just made may not be known to every broker yet."""
+        """Return where a topic begins and ends; one just made may not be known to every
+        broker yet.
+        """
         end = self._monotonic() + _METADATA_TIMEOUT_S
         while not self._closing:
             try:
@@ -140,7 +142,8 @@ class TopicTailer:
                 if self._again and not self._closing:
                     self._begin(*self._again.popleft())
                 messages = consumed(self._consumer, _MESSAGES_AT_ONCE, _WAIT_S)
-                if messages and not self._closing:  # whoever closes may end the event loop next
+                # A caller that closes may end the event loop next
+                if messages and not self._closing:
                     self._hand_over(messages)
             except (CancelledError, RuntimeError):  # the event loop has ended
                 return
@@ -185,7 +188,7 @@ class TopicTailer:
                 note = _note(message.headers()) if value is None else None
                 records.append(Record(topic, offset, message.key() or b"", value, note))
             elif error.code() != UpstreamError._PARTITION_EOF:
-                _log.debug("follow_error", topic=topic, reason=error.str())
+                _log.debug("tail_error", topic=topic, reason=error.str())
                 continue
             reached = offset if error is not None else offset + 1
             if self._behind.get(topic, reached + 1) <= reached:

@@ -51,12 +51,15 @@ class TopicSpec:
 
 
 def row_bytes_max(message_bytes_max: int) -> int:
-    """What a published row may take: one command may be all of it, and its packing may fail."""
+    """Return the bytes that a published row may take.
+
+    One command may be all of it, and its packing may fail.
+    """
     return message_bytes_max + _OVERHEAD_BYTES
 
 
 def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[TopicSpec]:
-    """What the four topics are made with."""
+    """Return the specifications of the four topics."""
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
     largest = str(row_bytes_max(message_bytes_max))
     rows = {**compacted, "segment.bytes": str(32 << 20), "max.message.bytes": largest}
@@ -74,7 +77,7 @@ def wanted(upstream: Upstream, shards: int, message_bytes_max: int) -> list[Topi
         ),
         TopicSpec(name=upstream.offset, partitions=shards, configs=rows),
         TopicSpec(name=upstream.partitions, partitions=1, configs=compacted),
-        # Who reads up to an offset must not pass over a tombstone that was cleaned away just now.
+        # A reader up to an offset must not pass over a tombstone that was cleaned away just now.
         TopicSpec(
             name=upstream.queues,
             partitions=1,
@@ -102,7 +105,7 @@ class Topics:
         self._wanted = wanted(upstream, shards, message_bytes_max)
         self._message_bytes_max = message_bytes_max
         self.tombstones_kept_ms = _DAY_MS
-        """For how long the queues topic says that a queue is gone, as found by `check`."""
+        """The time for which the queues topic says that a queue is gone, as found by `check`."""
 
     def prepare(self) -> None:
         """Make what is missing, check what is there.
@@ -166,7 +169,7 @@ class Topics:
     # -- checking
 
     def _check(self) -> None:
-        """Raises ClusterRefused, KafkaException."""
+        """Check the topics. Raises ClusterRefused, KafkaException."""
         names = [topic.name for topic in self._wanted]
         metadata = self._known_everywhere(names)
         configs = self._effective(names)
@@ -183,7 +186,7 @@ class Topics:
                 raise ClusterRefused(f"topic {topic.name}: {fault}; {mend}")
 
     def _known_everywhere(self, names: list[str]) -> ClusterMetadata:
-        """The cluster's metadata with these topics in it: one just made takes a moment."""
+        """Return the cluster's metadata with these topics in it: one just made takes a moment."""
         end = time.monotonic() + _TIMEOUT_S
         while True:
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
@@ -212,7 +215,7 @@ class Topics:
         return found
 
     def _too_small(self, topic: TopicSpec, configs: Mapping[str, str]) -> int:
-        """The size of record that a topic of rows should take, where it takes less; else 0."""
+        """Return the record size that a topic of rows should take, where it takes less; else 0."""
         largest = int(topic.configs.get("max.message.bytes", "0"))
         return largest if int(configs.get("max.message.bytes", "0")) < largest else 0
 
@@ -241,7 +244,10 @@ class Topics:
         return bool(resources)
 
     def _enlarged(self, names: list[str]) -> dict[str, Mapping[str, str]]:
-        """What topics have once all are seen to be large enough: a change takes a moment."""
+        """Return the topics' configs once all are seen to be large enough:
+
+        a change takes a moment.
+        """
         end = time.monotonic() + _SEEN_S
         while True:
             configs = self._effective(names)
@@ -253,7 +259,7 @@ class Topics:
     def _faults(
         self, topic: TopicSpec, configs: Mapping[str, str], replicas: int
     ) -> Iterator[tuple[str, str]]:
-        """(what is wrong, what mends it)."""
+        """Yield (the fault, its remedy)."""
 
         def alter(setting: str) -> str:
             return (

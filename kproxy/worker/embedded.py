@@ -30,9 +30,9 @@ NODE_ID = 1
 
 @asynccontextmanager
 async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Worker]:
-    """A worker on the data directory while the block lasts.
+    """Run a worker on the data directory while the block lasts.
 
-    Raises CannotStart; RowsFailed and LogFailed where the disk cannot be written any more.
+    Raises CannotStart; RowsFailed and LogFailed if the disk cannot be written any more.
     """
     try:
         refuse_unfinished(config.data_dir)

@@ -1,13 +1,13 @@
 """Batches of idempotent producers that were refused, to be sent again: their shard was not served
 here yet, too much of an entrance was not passed on, or their log did not take them.
 
-A client sends several batches before it hears what became of the first. Where a shard begins to be
+A client sends several batches before it hears what became of the first. If a shard begins to be
 served in between, an entrance goes on, or a disk has room again, the first is refused and the
 second would be taken: a partition that does not know a producer takes any sequence from it
 (KIP-360). The first is out of order then, and librdkafka counts it as written, as a later one was.
 So a later one is refused, too, until the first has come again.
 
-Of a log it is known that it refused something, not what: a producer that a partition does not know
+A log says that it refused something, not what. A producer that a partition does not know therefore
 begins at sequence 0 there for a while.
 """
 
@@ -19,7 +19,7 @@ from kproxy.virtual.producers import find
 from kproxy.virtual.types import PartitionKey, ShardId
 
 _MAX = 10_000
-_KEPT_S = 30.0  # what a client sent before it was told of a refusal has come by then
+_KEPT_S = 30.0  # batches that were sent before the refusal was heard have come by then
 _SEQUENCE_MAX = 0x7FFFFFFF
 
 
@@ -60,7 +60,7 @@ class RefusedBatches:
         return header.producer_id >= 0 and header.base_sequence > 0
 
     def note(self, key: PartitionKey, header: BatchHeader, now: float) -> None:
-        """A batch is refused. `now`: seconds of a clock that is never set."""
+        """Note a refused batch. `now`: seconds of a clock that is never set."""
         if header.producer_id < 0 or self.holds_back(key, header, now):
             return
         if len(self.refused) >= _MAX:

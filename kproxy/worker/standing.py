@@ -1,7 +1,7 @@
-"""How a worker's shards stand, for who looks from outside: another thread, at any moment.
+"""The state of a worker's shards, for readers outside the loop: another thread, at any moment.
 
-What is read here are plain numbers that the event loop changes. A reader may see one of them a
-moment before another.
+The values are plain numbers that the event loop changes. A reader may see one of them a moment
+before another.
 """
 
 from typing import NamedTuple, Protocol
@@ -12,7 +12,7 @@ from kproxy.shard.shard import Shard
 
 SERVED = "served"
 PHASES = ("opening", "rebuilding", "catching_up", "claiming", SERVED, "waiting")
-"""What an owner of a shard is at; waiting: its last attempt failed, or the cluster is away."""
+"""The states of a shard's owner. Waiting: its last attempt failed, or the cluster is away."""
 
 
 class ShardStanding(NamedTuple):
@@ -31,7 +31,7 @@ class Standing(Protocol):
 
     disk_space: DiskSpace
     append_seconds: Histogram
-    """How long a commit takes to be on disk, or a record until the cluster has it."""
+    """The seconds until a commit is on disk, or until the cluster has a record."""
 
     @property
     def assigned(self) -> bool:
@@ -39,7 +39,7 @@ class Standing(Protocol):
         ...
 
     def shards(self) -> list[ShardStanding]:
-        """Those that are assigned to this worker."""
+        """Return the state of the shards that are assigned to this worker."""
         ...
 
     @property
@@ -48,7 +48,9 @@ class Standing(Protocol):
         ...
 
     def upstream_errors(self) -> dict[str, int]:
-        """How often a client of the cluster said so, by the error's name."""
+        """Return the number of errors that a client of the cluster reported, by the error's
+        name.
+        """
         ...
 
 

@@ -67,7 +67,7 @@ def _uncounted() -> ResponseBudget:
 
 
 async def _nothing_to_hand_over(report: Callable[[int], None]) -> None:
-    """Embedded, nobody else could serve."""
+    """Do nothing: embedded, no other worker could serve."""
 
 
 _serials = count(1)
@@ -109,7 +109,7 @@ class Request:
     header: RequestHeader
     body: Any
     peer: Peer = NOBODY  # the client, as it was when the request came
-    permits: Permits = EVERYTHING  # what it may do
+    permits: Permits = EVERYTHING  # the client's rights
     next_request: NextRequestSignal = field(default_factory=NextRequestSignal)
     budget: ResponseBudget = field(default_factory=_uncounted)  # its answer
 
@@ -119,12 +119,12 @@ class Request:
 
     @property
     def host(self) -> str:
-        """Of the client, as Kafka shows it: with a slash before it."""
+        """The client's address as Kafka shows it: with a slash before it."""
         return f"/{self.peer.host}"
 
     @property
     def max_wait_s(self) -> float:
-        """How long its answer may wait for what is not there yet."""
+        """The seconds that its answer may wait for data that is not there yet."""
         return min(float(self.body.max_wait.total_seconds()), LONG_POLL_S_MAX)
 
     def throttle(self, seconds: float) -> None:
@@ -138,11 +138,11 @@ class ShardRouter(Protocol):
     shards: int
 
     def serving(self, index: int) -> Shard | None:
-        """The shard with this number, if this worker serves it now."""
+        """Return the shard with this number, if this worker serves it now."""
         ...
 
     def all(self) -> list[Shard]:
-        """The shards that this worker serves now."""
+        """Return the shards that this worker serves now."""
         ...
 
     def submit(self, name: str, envelope: Envelope) -> Ticket:
@@ -193,7 +193,10 @@ class OneShard:
 
 
 def largest_batch(config: Config) -> tuple[int, str]:
-    """What fits into the log, in bytes, whatever a queue's settings say; and which flag says so."""
+    """Return the largest batch that the log takes, in bytes, and the flag that bounds it.
+
+    A queue's settings do not change it.
+    """
     most = config.log_bytes_max
     if config.bootstrap_servers is None:
         return most, "--frame-bytes-max"
@@ -201,7 +204,7 @@ def largest_batch(config: Config) -> tuple[int, str]:
 
 
 class Worker:
-    """What every handler gets."""
+    """A worker, as every handler gets it."""
 
     def __init__(
         self,
@@ -229,8 +232,10 @@ class Worker:
         )
         self.request_memory = SharedBudget(config.request_bytes_buffered_max)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        """What the loop reads from sockets into: one for all, as it takes one after the other."""
-        self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # of large requests
+        """The buffer that the loop reads sockets into: one for all, as it reads one after the
+        other.
+        """
+        self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # for large requests
         self.answer_memory = AnswerBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers
@@ -298,24 +303,27 @@ class Worker:
 
     @property
     def queue_changes(self) -> int:
-        """Goes up whenever a queue is made, changed or deleted."""
+        """A counter that goes up whenever a queue is made, changed or deleted."""
         return self._lookup.changes
 
     @property
     def long_polls(self) -> int:
-        """How many requests wait for records."""
+        """The number of requests that wait for records."""
         return len(self._long_polls)
 
     async def encoded(
         self, budget: ResponseBudget, encode: Callable[[*Args], Encoded], *args: *Args
     ) -> Encoded:
-        """What `encode` makes of an answer: if that is long, on another thread."""
+        """Encode an answer with `encode`: if the answer is long, on another thread."""
         if budget.long:
             return await to_thread.run_sync(encode, *args, limiter=self._encoders)
         return encode(*args)
 
     def shard(self, name: str, partition: int = 0) -> Shard:
-        """The shard that holds a queue's partition. Raises KafkaError: another worker has it."""
+        """Return the shard that holds a queue's partition.
+
+        Raises KafkaError: another worker has it.
+        """
         shards = self.routes.shards
         shard = self.routes.serving(shard_of(name, shards, partition) if shards > 1 else 0)
         if shard is None:
@@ -323,7 +331,7 @@ class Worker:
         return shard
 
     def partition(self, topic: str | bytes, index: int) -> Located:
-        """A partition by its queue's name, or by its id of 16 bytes.
+        """Return a partition by its queue's name, or by its id of 16 bytes.
 
         Raises KafkaError: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
         """
@@ -339,14 +347,16 @@ class Worker:
         return Located(queue, (queue.queue_id, index), shard)
 
     def coordinated(self, group: str) -> Shard:
-        """The shard that a group lives in. Raises KafkaError: another worker has it."""
+        """Return the shard that a group lives in. Raises KafkaError: another worker has it."""
         try:
             return self.shard(group)
         except KafkaError:
             raise KafkaError(Code.NOT_COORDINATOR) from None
 
     def group_settings(self, group: str) -> GroupSettings:
-        """What is set of a group, by whichever worker; its shard's owner has it first."""
+        """Return a group's settings, whichever worker set them; its shard's owner has them
+        first.
+        """
         row = self.group_row(group)
         return self.group_rules.defaults if row is None else self.group_rules.of_row(row)
 
@@ -369,14 +379,17 @@ class Worker:
                 raise KafkaError(outcome.code, outcome.message or "")
 
     def mutations(self, request: Request, strict_from: int = 0) -> Mutations:
-        """What new and deleted queues are held against. Before a version they are not refused."""
+        """Return the meter of new and deleted queues.
+
+        Before version `strict_from` none is refused.
+        """
         if not self.quotas.active:
             return NO_LIMIT
         strict = request.version >= strict_from
         return self.quotas.mutations(request.peer, request.header.client_id, strict=strict)
 
     def any_shard(self) -> Shard:
-        """A shard that this worker serves, for what belongs to none. Raises KafkaError."""
+        """Return a shard that this worker serves, for requests of no shard. Raises KafkaError."""
         for shard in self.routes.all():
             return shard
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -386,7 +399,7 @@ class Worker:
         return self.catalogue.create(name, unasked=self.level.reaches(UNASKED_FROM))
 
     def max_batch_bytes(self, settings: QueueSettings) -> int:
-        """The largest batch, in bytes, that a queue with these settings takes."""
+        """Return the largest batch, in bytes, that a queue with these settings takes."""
         size = settings.demands.bytes_max
         if size is None:
             size = self.config.batch_bytes_max
@@ -411,7 +424,7 @@ class Worker:
             raise KafkaError(Code.INVALID_CONFIG, what)
 
     def default(self, setting: Setting) -> str:
-        """What queues have that do not set it."""
+        """Return the value that queues have that do not set it."""
         if setting.name == SIZE:
             return str(min(self.config.batch_bytes_max, self._batch_bytes_max))
         return setting.default

@@ -295,7 +295,7 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
     assert given == {"q-a"}
 
 
-async def test_what_is_administered_is_logged() -> None:
+async def test_admin_requests_are_logged() -> None:
     here = Secured()
     with structlog.testing.capture_logs() as logs:
         for name in ("q", "q"):
@@ -311,8 +311,8 @@ async def test_what_is_administered_is_logged() -> None:
         await here.drop()
     told = [(log["event"], log.get("names"), log.get("error_code"), log["host"]) for log in logs]
     assert told == [
-        ("administered", ["q"], 0, ROOT.host),
-        ("administered", ["q"], 36, ROOT.host),
+        ("admin_request", ["q"], 0, ROOT.host),
+        ("admin_request", ["q"], 36, ROOT.host),
         ("not_authorized", None, None, ALICE.host),
         ("access_rules_created", None, None, ROOT.host),
         ("access_rules_deleted", None, None, ROOT.host),

@@ -42,5 +42,5 @@ async def test_metrics_for_anyone_are_warned_of(
     config = Config(authorizer=authorizer, http_listen=f"{host}:0", **settings)
     with capture_logs() as told, Endpoint(config).listening():
         pass
-    warned = "http_tells_anyone" in [event["event"] for event in told]
+    warned = "metrics_unprotected" in [event["event"] for event in told]
     assert warned == (authorizer == "acl" and host == "0.0.0.0" and not token)

@@ -48,7 +48,7 @@ async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer
     """How many lines a request leaves."""
     with structlog.testing.capture_logs() as logs:
         await here.call(key, version, values, peer)
-    return [log["event"] for log in logs].count("administered")
+    return [log["event"] for log in logs].count("admin_request")
 
 
 @pytest.mark.parametrize(("key", "version", "values"), [
@@ -94,4 +94,4 @@ async def test_who_leaves_before_it_is_known_is_logged() -> None:
         await asyncio.sleep(0)
         work.cancel()
         await asyncio.wait([work])
-    assert [log["event"] for log in logs] == ["administered"]
+    assert [log["event"] for log in logs] == ["admin_request"]

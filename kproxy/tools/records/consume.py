@@ -53,7 +53,7 @@ def consume_command(
 ) -> None:  # fmt: skip
     """Print the records of queues, up to the end; committed ones alone.
 
-    What a terminal would obey is printed escaped. Output to a file or a pipe is as it is.
+    Control characters are printed escaped on a terminal. Output to a file or a pipe is as it is.
     """
     stdout = sys.stdout.buffer
     escape = not raw and stdout.isatty()
