@@ -65,6 +65,19 @@ def test_wrong_lines_are_told(form: str, line: bytes) -> None:
         read(form, line)
 
 
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [("json", b"[" * 100_000), ("json", b'{"headers": 5}'),
+     ("json", b'{"timestamp": 1%s}' % (b"0" * 20)), ("json", b'{"partition": 4294967296}'),
+     ("json", b'{"headers": {"\\ud800": "x"}}'),
+     ("%d:%v", b"9" * 5000 + b":v"), ("%p:%v", b"9" * 12 + b":v")],
+)  # fmt: skip
+def test_a_line_that_no_batch_has_room_for_is_told(form: str, line: bytes) -> None:
+    """FAULT: `kproxy produce` ended with a traceback, or died, and so did what was in line."""
+    with pytest.raises(record_input.BadRecord):
+        read(form, line)
+
+
 def test_places() -> None:
     place = offsets.Place
     assert offsets.parsed("start") == (place("start"), None)
