@@ -234,7 +234,7 @@ class EndCause:
     TIMEOUT = 1
     """The transaction was open for too long: any holder of its epoch is fenced."""
     OPERATOR = 2
-    """The same by an operator; the transaction is named by its number alone."""
+    """A TIMEOUT by an operator; the transaction is named by its number alone."""
 
 
 @of_kind(
