@@ -35,7 +35,7 @@ NO_CONFIGS = TopicConfigs(())
 
 
 def created_topics_body(version: int, values: Mapping[str, Any]) -> bytes:
-    """Return a CreateTopicsResponse body, versions 2 to 7; with `TopicConfigs` of each topic."""
+    """Return a CreateTopicsResponse body, versions 2 to 7. Topics' `configs`: `TopicConfigs`."""
     flexible = version >= _FLEXIBLE
     topics = values["topics"]
     parts = [b"\0\0\0\0", count(len(topics), flexible)]

@@ -192,14 +192,14 @@ class Cutter:
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
         self._drops_keyless = is_compacted(spec.unroutable if spec.template else spec.name)
-        """The setting of the filter's queue, or of the unroutable one."""
+        """Whether the filter's queue, or the unroutable one, drops records without a key."""
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
     def take(self, batch: "Reading") -> bool:
         """Take the records of a batch that are not read yet; whether there is room.
 
-        Take a batch's records but those that an earlier cut has.
+        Records that an earlier cut took are passed over.
         """
         while True:
             if not self._take_run(batch):
@@ -301,8 +301,8 @@ class Cutter:
     def _take_whole(self, batch: "Reading") -> bool:
         """Take a batch of which no more records can be told; a filter passes over what is left.
 
-        Take a batch whole: if some were told, as the value of one unroutable record, else those
-        would come twice.
+        If some were told the batch is the value of one unroutable record: as a batch it would bring
+        those once more.
         """
         gathered, left = self.gathered, batch.head.record_count - batch.told
         unroutable = self._spec.unroutable

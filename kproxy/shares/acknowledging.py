@@ -141,7 +141,7 @@ class Acknowledging:
     async def _said(self, share: SharePartition, said: Sequence[Said], pace: Pace) -> Pending:
         """Do all that is said of a partition, in slices, or nothing. Raise KafkaError.
 
-        Return what is done as pending: while this rests nobody else can touch it.
+        Done records are pending: while this rests nobody else can touch them.
         """
         row = share.shard.state.partition(share.key)
         if row is not None:

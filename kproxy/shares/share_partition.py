@@ -262,7 +262,7 @@ class SharePartition:
     async def prepare(self, readers: CapacityLimiter) -> None:
         """Read, on a thread, the headers of batches whose rows do not say what they are part of.
 
-        Read what the next look needs. Raise OSError, EOFError.
+        Raise OSError, EOFError.
         """
         unread, self._unread = self._unread, []
         segments = self.shard.segments

@@ -261,7 +261,7 @@ class Window:
     ) -> Pending:  # fmt: skip
         """Do what a member says of records that it holds: one type, or one for each. After `check`.
 
-        Acknowledge records; put what is renewed into `renewals`, for `renew`.
+        Renewed ones are put into `renewals`, for `renew`.
         """
         pending = Pending([], [])
         if types.count(types[0]) == len(types):

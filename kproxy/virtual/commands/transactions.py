@@ -68,7 +68,7 @@ def _text_at(body: bytes, at: int) -> tuple[str, int]:
 
 
 def _body_of(envelope: Envelope, at: int = 0) -> bytes:
-    """Return the body from a position on. Raise ValueError for a form of a later kproxy."""
+    """Return the body, whose form is at `at`. Raise ValueError for one of a later kproxy."""
     body = bytes(envelope.body)
     if body[at] != _FORM:
         raise later_form(f"a command {Kind(envelope.kind).name}", body[at])
@@ -234,7 +234,7 @@ class EndCause:
     TIMEOUT = 1
     """The transaction was open for too long: any holder of its epoch is fenced."""
     OPERATOR = 2
-    """The same by an operator; the transaction is named by its number alone."""
+    """A TIMEOUT by an operator; the transaction is named by its number alone."""
 
 
 @of_kind(

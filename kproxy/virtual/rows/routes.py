@@ -34,7 +34,7 @@ PARTS_MAX = 64
 
 
 class Epoch(NamedTuple):
-    """The spec by which records go from the offset `start` on; b"": nowhere."""
+    """The `spec` by which records go from the offset `start` on; b"": nowhere."""
 
     start: int
     spec: bytes
