@@ -13,6 +13,7 @@ from kproxy.tools.client_settings import ClientSettings
 from kproxy.tools.records import consume, offsets, text, times
 from kproxy.tools.records import input as record_input
 from kproxy.tools.records.consume import _Reading
+from kproxy.tools.records.produce import _Sender
 from kproxy.tools.records.text import Record
 
 
@@ -229,3 +230,26 @@ def test_what_the_group_has_taken_is_left_to_its_next_owner(
     some = next(batches)
     reading.note(some)
     assert (some, group.stored) == ([], [])
+
+
+def test_what_waits_to_be_sent_again_is_told_of_at_an_interrupt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """FAULT: it was neither sent nor told of, and the status was 0."""
+
+    class Idle:
+        def flush(self, seconds: float) -> int:
+            return 0
+
+        def purge(self, *, blocking: bool) -> None:
+            pass
+
+        def __len__(self) -> int:
+            return 0
+
+    sender = _Sender.__new__(_Sender)
+    sender._producer, sender.refused = Idle(), 0
+    sender._again = [(Record(None, b"v"), "line 1")]
+    sender.give_up()
+    assert sender.refused == 1
+    assert "1 records were not acknowledged" in capsys.readouterr().err
