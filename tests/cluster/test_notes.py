@@ -107,7 +107,7 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-async def test_what_is_noted_is_said_whatever_a_crash_leaves(first: int) -> None:
+async def test_noted_queue_is_announced_after_any_crash(first: int) -> None:
     removed = 0
     for seed in range(first, first + 100):
         history = History(seed)

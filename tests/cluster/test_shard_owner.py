@@ -167,7 +167,7 @@ async def test_a_shard_that_comes_back_before_it_was_claimed_is_kept(life: Life)
     assert writers == [life.writer, OTHER, life.writer]
 
 
-async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Life) -> None:
+async def test_request_to_a_given_up_shard_is_sent_elsewhere(life: Life) -> None:
     life.shards.assigned(frozenset({0}))
     shard = await served(life)
     await fill(shard, QueueIds(1).new(ShardId(0)))

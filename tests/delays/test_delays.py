@@ -78,7 +78,7 @@ def test_a_fixed_delay(wire: Wire, queue: str) -> None:
     assert said.high_watermark == 2
 
 
-def test_what_waits_is_not_seen(wire: Wire, queue: str) -> None:
+def test_delayed_record_is_not_seen(wire: Wire, queue: str) -> None:
     assert wire.create(queue, kproxy_delay_ms=str(NEVER_MS)).error_code == 0
     assert put(wire, queue, batch(b"a")).error_code == 0
     assert wire.list_offset(queue, -1).offset == 0
@@ -230,7 +230,7 @@ def test_an_entrances_records_are_routed_when_they_are_due(wire: Wire, queue: st
     eventually(lambda: seen(wire, f"{queue}-k0", b"0"), 20)
 
 
-def test_what_waits_outlives_the_server(data_dir: Any) -> None:
+def test_delayed_record_outlives_the_server(data_dir: Any) -> None:
     with served(data_dir) as running, Wire(running.host, running.port) as wire:
         wire.create("fixed", kproxy_delay_ms="2000")
         wire.create("header", kproxy_delay="header")
@@ -257,7 +257,7 @@ def test_it_is_late_by_little(server: Served, wire: Wire, queue: str, name: str)
     assert sorted(late_ms)[2] <= 100, late_ms
 
 
-async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_record_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits on, and is tried again after a while."""
     tries = 0
 
@@ -295,7 +295,7 @@ async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.Mon
     assert looker.next_ms is None
 
 
-async def test_what_the_log_does_not_take_holds_up_nothing_else() -> None:
+async def test_record_that_the_log_refuses_holds_up_nothing_else() -> None:
     """FAULT: it did, for as long as it was too large: one of a cluster's settings was lowered."""
     worker = memory_worker()
     shard: Any = worker.any_shard()

@@ -74,7 +74,7 @@ async def delivered(*batches: bytes) -> tuple[int, int]:
     return 0 if row is None else row.next_offset, max(sizes)
 
 
-async def test_what_is_left_of_several_batches_can_be_unpacked_again() -> None:
+async def test_rest_of_several_batches_can_be_unpacked_again() -> None:
     """It was one batch, of more than is unpacked: nothing of the partition came any more."""
     first = mixed(ZSTD, (-20, b"a"), *large(75, 2000))
     second = mixed(ZSTD, (-19, b"b"), *large(300, 2000))
@@ -82,7 +82,7 @@ async def test_what_is_left_of_several_batches_can_be_unpacked_again() -> None:
 
 
 @pytest.mark.parametrize("left", [[], [(2000, b"l")]])
-async def test_what_was_packed_is_packed_again(left: list[tuple[int, bytes]]) -> None:
+async def test_packed_batch_is_packed_again(left: list[tuple[int, bytes]]) -> None:
     """It was not, behind a batch that was not: more than the cluster takes in one record."""
     first = mixed(NONE, (-20, b"a"), (-19, b"b"))
     count, size = await delivered(first, mixed(ZSTD, *large(150, -18), *left))

@@ -171,7 +171,7 @@ def test_ids_that_appear_out_of_order(
 
 
 @pytest.mark.parametrize(("by_id", "lost"), [(True, [b"a"]), (False, [b"a", b"d"])])
-def test_what_a_naive_relay_loses(
+def test_naive_relay_loses_records(
     outbox: Outbox, tmp_path: Path, by_id: bool, lost: list[bytes]
 ) -> None:
     """The same events, so that the test above is known to see it."""
@@ -333,7 +333,7 @@ def test_an_event_that_is_refused(outbox: Outbox, mode: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(("queue_name", "size"), [("a/b", 1), ("", 1), ("..", 1), ("a", 900_001)])
-def test_what_no_queue_takes_the_table_refuses(outbox: Outbox, queue_name: str, size: int) -> None:
+def test_table_refuses_what_no_queue_takes(outbox: Outbox, queue_name: str, size: int) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
         outbox.execute(INSERT, queue_name, "k1", bytes(size))
 

@@ -258,7 +258,7 @@ async def test_very_many_do_not_hold_the_loop(
     assert held < HELD_S * slowness()
 
 
-def test_of_many_the_stretch_is_cut_where_what_is_found_is_all(
+def test_stretch_of_many_is_cut_where_the_found_ones_are_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aborted, "ROWS_MAX", 3)
@@ -276,7 +276,7 @@ def test_of_many_the_stretch_is_cut_where_what_is_found_is_all(
     assert consumer.values == []
 
 
-def test_what_a_control_record_says() -> None:
+def test_control_record_is_decoded() -> None:
     """So the consumer above reads it: version and type begin the key."""
     for commit in (False, True):
         data = control_batch(1, 1, commit=commit, time_ms=5)

@@ -54,7 +54,7 @@ async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
         assert await interest.watch(Pace()) is again
 
 
-async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
+async def test_cancelled_tidying_leaves_the_rest_to_the_next() -> None:
     shard, sessions = Watched(), FetchSessions(10, 100_000)
     session = sessions.open((NOBODY, None), False, 50_000)
     assert session is not None
@@ -70,7 +70,7 @@ async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
     assert len(shard.watchers) == 0
 
 
-def test_who_goes_on_with_a_session_that_has_ended_watches_nothing() -> None:
+def test_fetch_in_an_ended_session_watches_nothing() -> None:
     shard: Any = Watched()
     session = Session(1, ("/here", None), False, 0.0)
     follow(session, shard, 10)

@@ -93,7 +93,7 @@ def test_nothing_moves_without_need(wanted, counts, name) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(members, sizes)
-def test_who_comes_takes_and_nobody_else_does(wanted, counts) -> None:
+def test_only_a_new_member_takes_partitions(wanted, counts) -> None:
     has = assigned("uniform", wishes(wanted), counts)
     more = {**wanted, "i": frozenset(counts)}
     then = assigned("uniform", wishes(more, has), counts)

@@ -165,7 +165,7 @@ async def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
 
 
 @pytest.mark.parametrize("by", ["commit", "fetch", "describe"])
-async def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
+async def test_first_request_for_a_big_group_has_it_read_in_slices(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: the first commit after a takeover held the loop until 10,000 members were read."""

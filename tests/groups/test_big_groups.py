@@ -246,7 +246,7 @@ async def test_equal_subscriptions_are_kept_once() -> None:
         assert group.subscribed() == {"a", "b"}
 
 
-def test_what_is_done_at_once_is_counted() -> None:
+def test_work_done_at_once_is_counted() -> None:
     work = Work(_endless())
     steps = 0
     advance = work.advance
@@ -300,7 +300,7 @@ async def test_members_go_on_with_a_new_coordinator(level: int) -> None:
         assert (len(one.has), len(two.has)) == (50, 7)
 
 
-async def test_what_changes_nothing_is_not_worked_on() -> None:
+async def test_heartbeat_without_changes_is_not_worked_on() -> None:
     """A heartbeat of a member that is where it should be walks no partitions and logs nothing."""
 
     async with running_worker() as worker:
@@ -326,7 +326,7 @@ async def test_what_changes_nothing_is_not_worked_on() -> None:
 
 
 @pytest.mark.parametrize("broken_at", [None, 1, 3])
-async def test_what_one_command_cannot_hold_is_logged_in_parts(
+async def test_oversized_assignment_is_logged_in_parts(
     monkeypatch: pytest.MonkeyPatch, broken_at: int | None
 ) -> None:
     """A target is in force with the last part; what ends before is decided anew."""

@@ -144,7 +144,7 @@ async def test_a_shard_that_is_away_holds_up_its_own_partitions_alone(
             assert (shard_of(name, 3, index), (queue_id, index)) in landing.landed
 
 
-async def test_what_is_subscribed_to_meanwhile_is_made_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queues_subscribed_to_meanwhile_are_made_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: who was at it went by what was lacking when it began."""
     monkeypatch.setattr(share_initialisation, "_AGAIN_S", 0.001)
     worker = memory_worker(group_share_assignment_interval_ms=0)

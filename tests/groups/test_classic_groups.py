@@ -91,7 +91,7 @@ async def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
         assert {member.leader for member in members} == {members[0].id}
 
 
-async def test_who_does_not_rejoin_in_time_is_left_out() -> None:
+async def test_member_that_does_not_rejoin_in_time_is_left_out() -> None:
     async with running_worker() as worker:
         one, two = Member(worker), Member(worker)
         await one.join()

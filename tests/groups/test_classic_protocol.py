@@ -88,7 +88,7 @@ async def test_a_new_member_first_gets_an_id_that_is_kept_for_it() -> None:
         ({"member_id": "c-0", "instance": "i"}, Code.UNKNOWN_MEMBER_ID),
     ],
 )
-async def test_who_may_not_join(changes: dict[str, Any], code: Code) -> None:
+async def test_clients_that_may_not_join(changes: dict[str, Any], code: Code) -> None:
     coordinator = await stable()
     assert await joined(coordinator, replace(NEW, **changes)) == code
 
@@ -119,7 +119,7 @@ async def test_a_static_member_is_back_and_keeps_its_part() -> None:
         ("i-9", None, 1, Code.UNKNOWN_MEMBER_ID),
     ],
 )
-async def test_who_speaks_for_a_member(
+async def test_claims_of_a_member_are_checked(
     member_id: str, instance: str | None, generation: int, code: Code
 ) -> None:
     coordinator = await stable("i")
@@ -146,14 +146,14 @@ LEAVING = [
 
 
 @pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
-async def test_who_leaves(member_id: str, instance: str | None, code: Code) -> None:
+async def test_members_that_leave(member_id: str, instance: str | None, code: Code) -> None:
     coordinator = await stable("i")
     group = await coordinator.load("g")
     assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
 
 
 @pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
-async def test_who_leaves_a_consumer_group(
+async def test_members_that_leave_a_consumer_group(
     member_id: str, instance: str | None, code: Code
 ) -> None:
     """The same rule as in a classic group, as with Kafka."""
@@ -278,7 +278,7 @@ async def test_a_new_group_waits_for_more_members() -> None:
     assert (group.state, group.generation, len(group.members)) == (State.COMPLETING, 1, 3)
 
 
-async def test_who_never_syncs_is_left_out_after_its_rebalance_timeout() -> None:
+async def test_member_that_never_syncs_is_left_out_after_its_rebalance_timeout() -> None:
     home, group = standing_group(2)
     home.pass_time(3.1)
     for beat in range(11):

@@ -87,7 +87,7 @@ async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() 
     assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
 
 
-async def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
+async def test_join_of_a_group_under_deletion_has_to_wait() -> None:
     worker = memory_worker()
     make(worker, "q")
     coordinator_of(worker).deletions._under_way.add("g")

@@ -157,7 +157,7 @@ async def test_offsets_of_a_group_with_members_stay_while_the_queue_is_read() ->
     assert not stage.group_is_there("g")
 
 
-def test_what_changed_since_it_was_looked_at_stays() -> None:
+def test_changed_offsets_stay() -> None:
     stage = Stage()
     stage.commit("g", 1)
     data = stage.shard.kv.get(group_key("g"))
@@ -304,7 +304,7 @@ def test_two_racing_commits_cannot_slip_through() -> None:
     assert stage.offset("g") == 9
 
 
-async def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
+async def test_keys_of_a_clock_that_was_ahead_are_looked_at() -> None:
     """FAULT: offsets of a queue that was gone were kept till the clock was there again."""
     stage = Stage()
     right = stage.now
@@ -320,7 +320,7 @@ async def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
     assert stage.looks() == 1
 
 
-async def test_what_was_looked_at_is_not_stepped_over_again() -> None:
+async def test_checked_groups_are_not_stepped_over_again() -> None:
     """RocksDB keeps deleted rows for a while: looks from the first on would take N * N steps."""
     stage = Stage()
     starts: list[bytes] = []

@@ -131,7 +131,7 @@ async def test_an_open_session_is_asked_again_once_rules_change() -> None:
     assert allowed.responses[0].partitions[0].records
 
 
-async def test_what_is_left_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() -> None:
+async def test_rest_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() -> None:
     """A shard may have it still, and its name, which rules are about, is forgotten already."""
     here = Secured()
     await here.produce("q", ROOT)

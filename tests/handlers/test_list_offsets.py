@@ -78,7 +78,7 @@ async def test_a_record_is_found_in_a_packed_batch() -> None:
     assert worker.answer_memory.used == 0
 
 
-async def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_of_too_many_records_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = memory_worker()
     produce(worker, of_records(3000))
     monkeypatch.setattr(by_time, "_RECORDS_MAX", 1000)

@@ -233,7 +233,7 @@ async def test_records_of_many_partitions_deleted() -> None:
     assert sum(part.error_code == 0 for part in answer.topics[0].partitions) == 10
 
 
-async def test_what_tests_left_does_not_count() -> None:
+async def test_leftovers_of_tests_do_not_count() -> None:
     """A look for cycles among all of it took 0.18 s, in the middle of a request, once in CI."""
 
     async def work() -> tuple[list[list[int]], int]:

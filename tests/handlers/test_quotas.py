@@ -156,7 +156,7 @@ async def test_quotas_are_set_told_and_removed() -> None:
     (PRODUCED, 1.0, {"ip": "10.0.0.1", "user": "a"},
      "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"),
 ])  # fmt: skip
-async def test_what_is_not_sound_is_refused(
+async def test_malformed_quotas_are_refused(
     key: str, value: float, entity: dict[str, str | None], message: str
 ) -> None:
     here = Metered()
@@ -242,7 +242,7 @@ async def test_a_long_produce_is_told_to_wait(version: int) -> None:
     assert here.wait_s > 100
 
 
-async def test_who_makes_too_many_queues_by_writing_to_them() -> None:
+async def test_client_that_makes_too_many_queues_by_writing_to_them() -> None:
     """FAULT: a Produce or Metadata that named a missing queue muted its connection for minutes."""
     here = Metered(partitions_default=4)
     await here.set(MUTATED, 1, user="alice")
@@ -376,7 +376,7 @@ async def test_too_many_changes_of_queues() -> None:
 # -- time
 
 
-async def test_who_keeps_the_worker_busy_is_told_to_wait() -> None:
+async def test_client_that_keeps_the_worker_busy_is_told_to_wait() -> None:
     here = Metered()
     await here.set(WORKED, 1e-9, client="kproxy")
     answers = {
@@ -398,7 +398,7 @@ async def test_who_keeps_the_worker_busy_is_told_to_wait() -> None:
     assert here.worker.counters.throttled == {WORKED: 5}
 
 
-def test_where_answers_tell_it() -> None:
+def test_answers_have_a_throttle_time() -> None:
     """Of each version of each API: first of all, or Produce's last, or nowhere."""
     without = {
         ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2),

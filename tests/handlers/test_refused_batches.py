@@ -140,7 +140,7 @@ def header(sequence: int, producer_id: int = 7) -> Any:
 
 
 @pytest.mark.parametrize(("first", "later"), [(5, 6), (0x7FFFFFFF, 0)])
-def test_what_is_refused_is_forgotten(first: int, later: int) -> None:
+def test_refused_batches_are_forgotten(first: int, later: int) -> None:
     """Else a producer whose state has expired would be refused for ever."""
     refused = RefusedBatches()
     refused.note(KEY, header(first), 10.0)

@@ -44,7 +44,7 @@ def test_no_write_asks_the_file_system(disk: Disk) -> None:
     assert disk.asked == asked
 
 
-def test_what_is_written_meanwhile_counts(disk: Disk) -> None:
+def test_bytes_written_meanwhile_count(disk: Disk) -> None:
     """Nothing is let in that the last look had room for, and others have taken since."""
     disk.free = 20 * MIB
     disk.look()

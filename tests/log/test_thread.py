@@ -15,7 +15,7 @@ class Work:
         """Nothing is done."""
 
 
-async def test_what_was_run_is_let_go_of() -> None:
+async def test_finished_call_is_let_go_of() -> None:
     thread = LogThread("test")
     try:
         work = Work()

@@ -180,7 +180,7 @@ def test_services_leave_no_cycles(tmp_path: Path) -> None:
         assert not left, ", ".join(left)
 
 
-def test_what_clients_do_leaves_no_cycles(tmp_path: Path) -> None:
+def test_clients_leave_no_cycles(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(TELL_GARBAGE)
     flags = ("--group-initial-rebalance-delay-ms", "0")
@@ -192,7 +192,7 @@ def test_what_clients_do_leaves_no_cycles(tmp_path: Path) -> None:
         assert garbage(server) == []
 
 
-def test_what_lives_long_is_not_looked_at() -> None:
+def test_long_lived_objects_are_not_looked_at() -> None:
     """A look at a million objects took 200 ms, whatever was going on."""
     looks: list[int] = []
 
@@ -254,7 +254,7 @@ def test_net_looks_at_everything_where_nobody_asks_or_memory_has_doubled() -> No
         assert looks[60].everything
 
 
-def test_what_is_set_is_undone() -> None:
+def test_garbage_settings_are_restored() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     with as_served():
         assert gc.get_freeze_count() > 1000

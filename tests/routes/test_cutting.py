@@ -133,7 +133,7 @@ def test_times_are_kept() -> None:
         (b"k" * 300, "long"),
     ],
 )
-def test_what_has_no_queue_goes_to_the_unroutable_ones_and_says_why(
+def test_record_without_a_queue_goes_to_the_unroutable_ones_and_says_why(
     key: bytes | None, why: str
 ) -> None:
     cutter = cut(keyed((b"fine", b"1"), (key, b"2")), spec())
@@ -178,7 +178,7 @@ def test_a_filter_lets_through_what_matches_and_nothing_else() -> None:
         assert [key for key, _ in found.get("red", [])] == keys, text
 
 
-def test_what_was_routed_of_a_batch_does_not_come_again_with_the_rest(
+def test_routed_part_of_a_batch_does_not_come_again_with_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: the batch went to the unroutable queue as a batch, with those that it began with."""
@@ -306,7 +306,7 @@ def test_runs_are_the_records_of_a_batch(codec: int, monkeypatch: pytest.MonkeyP
             list(body_runs(damaged, data, headers=True))
 
 
-def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> None:
+def test_oversized_record_keeps_its_key_and_headers() -> None:
     data = keyed((b"a", bytes(9 << 20)), (b"b", b"1"), codec=4)
     assert shipped(cut(data, spec())) == {
         "lost": [(b"a", None)], "to-b": [(b"b", b"1")],
@@ -339,7 +339,7 @@ def test_only_headers_that_a_route_looks_at_are_held() -> None:
         assert (key, found, set(held)) == (b"a", body, names)
 
 
-def test_what_compaction_would_drop_has_no_target() -> None:
+def test_record_that_compaction_would_drop_has_no_target() -> None:
     body = body_of(Content(None, b"1"), [header("h", "x")])
     data = batch_of_bodies([(body, 5)])
     for configs, name in (("cleanup.policy:compact,delete", "lost"), ("retention.ms:5", "to-x")):

@@ -222,7 +222,7 @@ async def test_all_rules_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert walks == [0, 1]
 
 
-async def test_what_rules_said_that_changed_meanwhile_is_not_kept(
+async def test_decisions_of_changed_rules_are_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = Rules()
@@ -238,7 +238,7 @@ async def test_what_rules_said_that_changed_meanwhile_is_not_kept(
     assert not alice._any_topic
 
 
-def test_who_is_above_the_rules() -> None:
+def test_super_users_are_above_the_rules() -> None:
     rules = Rules()
     rules.add(rule("*", Op.ALL, Effect.DENY, principal=ANYBODY))
     common: dict[str, Any] = {"super_users": frozenset({"User:root"}), "lenient": False}

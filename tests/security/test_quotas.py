@@ -52,7 +52,7 @@ def test_ten_seconds_worth_at_once() -> None:
     assert rate.record(0, 60.99) == 0
 
 
-def test_what_is_old_counts_no_more() -> None:
+def test_old_samples_count_no_more() -> None:
     rate = Rate(100, 0.0)
     assert rate.record(5000, 0.0) == pytest.approx(40)
     assert rate.record(0, 10.9) > 30
@@ -60,7 +60,7 @@ def test_what_is_old_counts_no_more() -> None:
     assert rate.total(11.0) == 0
 
 
-def test_who_obeys_has_its_rate_on_average() -> None:
+def test_obedient_client_has_its_rate_on_average() -> None:
     rate, now, total = Rate(1000, 0.0), 0.0, 0
     choose = random.Random(1)
     while now < 600:
@@ -71,7 +71,7 @@ def test_who_obeys_has_its_rate_on_average() -> None:
     assert 0.8 * 600 * 1000 < total < 1.2 * 600 * 1000 + 10_000
 
 
-def test_what_is_taken_back_was_not() -> None:
+def test_amount_taken_back_does_not_count() -> None:
     rate = Rate(10, 0.0)
     rate.record(50, 0.0)
     assert rate.record(100, 1.0) == pytest.approx(5)
@@ -131,7 +131,7 @@ def test_the_most_specific_rate_holds(mask: int) -> None:
     (((U, "alice"), (C, None)), [{"ac"}, {"ad"}]),
     (((U, None), (C, "c")), [{"ac"}, {"bc"}]),
 ])  # fmt: skip
-def test_who_shares_a_rate(entity: Any, together: list[set[str]]) -> None:
+def test_clients_that_share_a_rate(entity: Any, together: list[set[str]]) -> None:
     here = Limited()
     here.set(5, *entity)
     found: dict[int, set[str]] = {}
@@ -167,7 +167,7 @@ def test_rates_that_are_there_at_the_start() -> None:
 # -- what clients do
 
 
-def test_what_is_too_much_is_not_given() -> None:
+def test_excess_is_not_given() -> None:
     here = Limited()
     here.set(100, (U, "alice"), key=CONSUMED)
     assert here.quotas.consumes_at_most(ALICE, "c") == 1000

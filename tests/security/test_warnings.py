@@ -21,7 +21,7 @@ WARNED: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("host", "more", "events"), WARNED)
-def test_what_is_warned_of(host: str, more: dict[str, Any], events: list[str]) -> None:
+def test_open_listeners_are_warned_of(host: str, more: dict[str, Any], events: list[str]) -> None:
     protocol = "SASL_PLAINTEXT" if more else "PLAINTEXT"
     listener = ServedListener(
         ListenerConfig(listen=f"{host}:9092", advertise="here:9092", protocol=protocol, **more)

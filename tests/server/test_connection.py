@@ -110,7 +110,7 @@ async def said(request: bytes, worker: Worker | None = None, *, end: bool = Fals
 
 
 @pytest.mark.parametrize("last", ["acks-0", "no-request"])
-async def test_what_is_done_is_answered_before_a_fault_ends_the_connection(last: str) -> None:
+async def test_done_requests_are_answered_before_a_fault_ends_the_connection(last: str) -> None:
     """All of it within one turn of the loop."""
     fault = {
         "acks-0": encode_request(

@@ -55,7 +55,7 @@ def test_nothing_is_taken_from_who_does_not_wait(server: Served, acks: int) -> N
             assert told_s < time.monotonic() - began - 0.3, "it is told before it waits"
 
 
-def test_who_keeps_the_worker_busy_waits(server: Served) -> None:
+def test_client_that_keeps_the_worker_busy_waits(server: Served) -> None:
     with Wire(server.host, server.port) as admin, Wire(server.host, server.port) as wire:
         limit(admin, WORKED, 1e-9, "client-id", "kproxy")
         began = time.monotonic()
@@ -104,7 +104,7 @@ def test_a_muted_client_that_leaves_is_let_go(server: Served, reset: bool) -> No
         assert not half_closed(server)
 
 
-def test_who_connects_again_is_to_wait_all_the_same(server: Served) -> None:
+def test_reconnected_client_is_to_wait_all_the_same(server: Served) -> None:
     """FAULT: the first Produce of each connection was taken, whatever there was before."""
     with Wire(server.host, server.port) as admin, Wire(server.host, server.port) as wire:
         limit(admin, PRODUCED, 1000, "user", "ANONYMOUS")

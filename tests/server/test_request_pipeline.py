@@ -269,7 +269,7 @@ class Waiting:
         """It is never done."""
 
 
-def test_who_waits_for_room_is_not_told_of_bytes_that_are_counted_anew() -> None:
+def test_waiter_for_room_is_not_told_of_bytes_that_are_counted_anew() -> None:
     memory = MemoryBudget(1_000_000)
     actions = [Deaf() for _ in range(3)]
     holder, sender, waiter = (

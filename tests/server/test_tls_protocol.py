@@ -158,7 +158,7 @@ async def test_all_that_is_sent_comes_in_its_order(tmp_path: Path, seed: int) ->
     pair.tls.connection_lost(None)
 
 
-async def test_who_does_not_read_is_read_no_more(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_is_read_no_more(tmp_path: Path) -> None:
     pair = Pair(Authority(tmp_path), 0)
     pair.shake_hands()
     await pair.done

@@ -276,13 +276,13 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_what_kafka_would_keep_is_kept(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1300))
-async def test_what_kafka_would_keep_is_kept_for_long(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed, steps=200)
 
 
@@ -354,7 +354,7 @@ async def test_a_planted_mistake_is_found(
     pytest.fail("nobody saw it")
 
 
-async def test_what_ends_later_is_compacted_then(tmp_path: Path) -> None:
+async def test_transaction_that_ends_later_is_compacted_then(tmp_path: Path) -> None:
     """Nothing is written to the partition but a marker: it is looked at all the same."""
     async with running(tmp_path) as shard:
         stage = Transactional(shard, History())

@@ -230,7 +230,7 @@ def test_the_search_for_proof_is_bounded(tmp_path: Path, filler: bytes) -> None:
     assert tried <= 4_000_000 * tail._TRIES_PER_BYTE + 1001
 
 
-async def test_what_is_cut_off_is_kept_and_the_line_says_where(tmp_path: Path) -> None:
+async def test_cut_off_bytes_are_kept_and_the_line_says_where(tmp_path: Path) -> None:
     async with running(tmp_path) as shard:
         await create(shard, QUEUES[0])
     path = tmp_path / "log" / f"{0:020d}.log"

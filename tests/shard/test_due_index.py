@@ -80,7 +80,7 @@ class Some(DueIndexScanner):
         return self.seen
 
 
-async def test_what_was_deleted_is_not_stepped_over_again() -> None:
+async def test_deleted_keys_are_not_stepped_over_again() -> None:
     """FAULT: each look began with the index, and RocksDB stepped over all that had been there."""
     index = Index()
     looks = Some(index)
@@ -98,7 +98,7 @@ async def test_what_was_deleted_is_not_stepped_over_again() -> None:
     assert not [start for start in index.starts if start < key(1010)]
 
 
-async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
+async def test_keys_of_a_clock_that_was_ahead_are_given_at_once() -> None:
     """FAULT: it was looked at when the clock was there again."""
     index = Index()
     looks = Some(index)
@@ -117,7 +117,7 @@ async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
     assert await looks.passes() == [key(1050), key(1001 + DAY)]
 
 
-async def test_what_stays_is_given_once_in_each_pass() -> None:
+async def test_staying_keys_are_given_once_in_each_pass() -> None:
     index = Index()
     looks = Some(index)
     filed = [key(900 + number) for number in range(8)] + [key(9000 + number) for number in range(8)]

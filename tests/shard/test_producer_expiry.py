@@ -268,7 +268,7 @@ async def test_below_level_8_who_is_forgotten_early_is_counted(
     assert counters.producers_forgotten_early == 20 - len(known(shard)) > 0
 
 
-def test_what_a_queue_does_not_use_it_does_not_pay_for() -> None:
+def test_few_producers_need_no_rows_of_their_own() -> None:
     shard = made()
     for sequence in range(3):
         for pid in range(PRODUCERS_INLINE):

@@ -102,7 +102,7 @@ def test_damage_of_the_log(
     assert any(said in fault for fault in found), found
 
 
-def test_what_was_on_disk_and_is_gone(sound: Path, tmp_path: Path) -> None:
+def test_lost_data_that_was_on_disk_is_found(sound: Path, tmp_path: Path) -> None:
     directory = tmp_path / "shard-0"
     shutil.copytree(sound, directory)
     synced.Synced(directory / "log").note(1000, 0, 0)

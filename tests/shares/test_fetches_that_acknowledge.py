@@ -79,7 +79,7 @@ async def test_records_are_found_while_the_log_takes_what_is_accepted() -> None:
     assert given(part) == [(1, 1, 1)]
 
 
-async def test_what_is_released_is_looked_for_once_the_log_has_it() -> None:
+async def test_released_records_are_looked_for_once_the_log_has_them() -> None:
     client = await a_queue(3)
     one = Member(client, "one")
     assert await one.given(records=1) == [(0, 0, 1)]

@@ -117,7 +117,7 @@ def offsets(spark: Any, address: str, queue: str, **options: str) -> list[int]:
     return [offset for _, _, offset in found(spark, address, subscribe=queue, **options)]
 
 
-def test_where_it_begins_and_ends(spark: Any, address: str) -> None:
+def test_bounds_of_starting_and_ending_offsets(spark: Any, address: str) -> None:
     make(address, "ends")
     write(address, "ends", 0, 100)
 

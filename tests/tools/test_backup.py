@@ -264,7 +264,7 @@ def test_clients_that_outlive_a_restore(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_refused_backups_and_restores(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "b"
     assert "no kproxy serves on" in kproxy(
         "backup", "--data-dir", tmp_path, "--to", backup, status=1

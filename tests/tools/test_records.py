@@ -38,7 +38,7 @@ def test_json_lines_keep_every_byte() -> None:
     assert (short.key, short.value, short.headers) == (None, b"v", [("a", b"b")])
 
 
-def test_what_a_terminal_obeys_is_escaped() -> None:
+def test_control_characters_are_escaped() -> None:
     evil = Record(None, b"\x1b[2J\xff\n", queue="q")
     made = text.formatted(text.parsed("%t %v\\n"), escape=True)(evil)
     assert made == b"q \\x1b[2J\\xff\\n\n"

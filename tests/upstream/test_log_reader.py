@@ -73,7 +73,7 @@ async def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
         assert readers.found["before"] == [0, 1]
 
 
-async def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
+async def test_listener_with_a_slow_disk_holds_up_nobody_else() -> None:
     """FAULT S8: one shard that could not write stopped what all others read."""
 
     readers = Readers()
