@@ -135,8 +135,9 @@ _STRINGS_AND_COMMENTS = re.compile(
     r'''"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*''', re.DOTALL
 )
 _WORD = re.compile(r"[(\"'*]*([A-Za-z]+)")
+_HELPS = ("help", "description")
 _SPEAKS = re.compile(
-    r"KafkaError|Cannot(?:Start|GoOn)|BadConfig|MetricFamily|log\.(?:debug|info|warn|error|exception)"
+    r"help=|description=|KafkaError|Cannot(?:Start|GoOn)|BadConfig|MetricFamily|log\.(?:debug|info|warn|error|exception)"
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -206,6 +207,9 @@ def _first(sentence: str) -> str:
 
 
 def _of_call(node: ast.Call) -> Iterator[Offender]:
+    for word in node.keywords:
+        if word.arg in _HELPS and _first(_text(word.value)) in BANNED:
+            yield node.lineno, "help", _text(word.value)
     name = ast.unparse(node.func).rpartition(".")[2]
     texts = [*node.args, *(word.value for word in node.keywords)]
     if name in LEVELS and isinstance(node.func, ast.Attribute) and node.args:
