@@ -188,7 +188,7 @@ AUDIT = sorted({
 
 @pytest.mark.parametrize("name", AUDIT)
 def test_the_audit_is_bounded_of_one_client_and_hides_nobody(name: str) -> None:
-    """FAULT: nothing bounded what one client had logged of it. What is left out is counted."""
+    """FAULT: nothing bounded what one client had logged of it. Lines left out are counted."""
     now, who = 100.0, "by" if name in ("quotas_changed", "user_changed") else "principal"
     floods = Floods(lambda: now)
 
@@ -243,7 +243,7 @@ def _names(argument: ast.expr) -> Iterator[str]:
 
 
 def logged_names(level: str = "") -> set[str]:
-    """The names of all events in the source; those of a level."""
+    """Return the names of all events in the source; those of a level."""
     found = set(DYNAMIC)
     for path in (ROOT / "kproxy").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

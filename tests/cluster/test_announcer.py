@@ -1,4 +1,4 @@
-"""Who announces what, and what who hears it does: names made again, late words, sweeps."""
+"""Announcements and their effect: names made again, late words, sweeps."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ class Story:
         await self.listener.hear()
 
     async def taken_over(self, by: Member) -> tuple[Any, Any]:
-        """A worker with an older copy folds what it missed, then claims and serves."""
+        """Take over: a worker with an older copy folds what it missed, then claims and serves."""
         await by.hear()
         holder, shard = by.hold(HOME)
         self.log.append(claim(by.link.writer))
@@ -340,7 +340,7 @@ def test_a_catalogue_older_than_tombstones_are_kept_is_read_again() -> None:
     assert not cache.has_missed(day, day)  # it holds nothing
     story_queue = MemberQueue()
     cache.apply(story_queue.records)
-    assert cache.has_missed(5 * day, day)  # of a release that did not say
+    assert cache.has_missed(5 * day, day)  # a release that did not say
     cache.is_current(5 * day)
     assert not cache.has_missed(5 * day + 1000, day)
     assert cache.has_missed(6 * day, day)

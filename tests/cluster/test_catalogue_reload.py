@@ -49,7 +49,7 @@ class Site:
         self.end += 1
 
     def compact(self) -> None:
-        """Tombstones are kept no longer."""
+        """Drop the tombstones: they are kept no longer."""
         self.records = [record for record in self.records if record.value is not None]
         self.say("last", queue("last", 1))
 
@@ -70,7 +70,7 @@ class Site:
 
 
 async def long_still() -> tuple[Site, Queue]:
-    """A queue was deleted while this worker stood still, and nobody says so any more."""
+    """Return a worker that stood still while a queue was deleted, which nobody says any more."""
     site, doomed = Site(), queue("doomed", 5)
     site.say("kept", queue("kept", 3))
     site.say("doomed", doomed)

@@ -1,4 +1,7 @@
-"""What is set of a group is known to all workers: late and lost words, new owners, new workers."""
+"""The settings of a group are known to all workers:
+
+late and lost words, new owners, new workers.
+"""
 
 from typing import Any
 
@@ -46,7 +49,7 @@ class Story:
         return Member(self.topic, self._writers)
 
     async def served(self, by: Member) -> tuple[Any, Any]:
-        """A worker whose copy has all of the log serves it from now on."""
+        """Serve from now on, by a worker whose copy has all of the log."""
         await by.hear()
         holder, shard = by.hold(HOME)
         self.log.append(claim(by.link.writer))
@@ -79,7 +82,7 @@ async def test_a_change_is_heard_and_the_last_one_holds() -> None:
         assert list(owner.cache.configured_groups()) == [GROUP] * (value is not None)
     said = len(story.topic.records)
     await owner.hear()
-    assert len(story.topic.records) == said  # what is right is not said again
+    assert len(story.topic.records) == said  # right words are not said again
 
 
 async def test_later_worker_reads_the_compacted_topic() -> None:

@@ -16,7 +16,7 @@ NAME = user_name("u", "M")
 
 
 def row(value: int) -> dict[str, Any]:
-    """Of a user with so many iterations."""
+    """Return the row of a user with so many iterations."""
     return Credentials(b"salt", value, b"stored", b"server").value()
 
 

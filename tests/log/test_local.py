@@ -32,7 +32,7 @@ def wide(number: int) -> Envelope:
 
 
 class Writes:
-    """What is handed to the rows' store in one piece."""
+    """The writes that the rows' store gets in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.most = 0

@@ -26,7 +26,7 @@ from tests.fakes import DictKv
 
 
 class Link:
-    """Keeps what is asked of it."""
+    """A link that keeps what is asked of it."""
 
     writer = 1
 

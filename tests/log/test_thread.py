@@ -12,7 +12,7 @@ class Work:
     """Work that can be seen to be let go of."""
 
     def __call__(self) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
 
 async def test_finished_call_is_let_go_of() -> None:

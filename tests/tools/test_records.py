@@ -1,4 +1,4 @@
-"""Formats of records and places in queues, as `kproxy produce` and `consume` read them."""
+"""The formats of records and places in queues, as `kproxy produce` and `consume` read them."""
 
 import io
 

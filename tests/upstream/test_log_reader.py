@@ -1,4 +1,4 @@
-"""Reads of logs: each for who asked, though another asked for the same partition before."""
+"""Reads of logs: each for its caller, though another asked for the same partition before."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Conne
 
 
 class Readers:
-    """What came, by for whom it was read."""
+    """The records that came, by for whom they were read."""
 
     def __init__(self) -> None:
         self.found: dict[object, list[int]] = {}
@@ -33,7 +33,7 @@ class Readers:
             await self.held[reader].wait()
 
     async def has(self, reader: object, offsets: list[int]) -> None:
-        """Once these have come first; a read may bring more than it was asked for."""
+        """Wait until these have come first; a read may bring more than it was asked for."""
         await until(lambda: self.found.get(reader, [])[: len(offsets)] == offsets, 10)
 
 
