@@ -36,7 +36,7 @@ def served(token: str | None = None, tls: ssl.SSLContext | None = None) -> Itera
 
 @contextmanager
 def blocking() -> Iterator[tuple[int, threading.Event]]:
-    """The port, and what lets /metrics be answered."""
+    """Yield the port, and the event that lets /metrics be answered."""
     go_on = threading.Event()
 
     def metrics() -> Answer:

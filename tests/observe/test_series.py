@@ -24,7 +24,7 @@ from tests.harness import ROOT, until
 
 
 class Standing:
-    """Of a worker on Kafka with one shard in each phase."""
+    """The state of a worker on Kafka with one shard in each phase."""
 
     assigned = True
     upstream_up = False

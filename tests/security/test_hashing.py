@@ -1,4 +1,4 @@
-"""Whose password is checked next."""
+"""The order in which passwords are checked."""
 
 import asyncio
 import random

@@ -59,7 +59,7 @@ def _others_are_served(site: Site) -> Iterator[None]:
 
 
 def told(site: Site, name: str) -> list[dict[str, Any]]:
-    """Events of a name."""
+    """Return events of a name."""
     return [event for event in list(site.server.events) if event["event"] == name]
 
 

@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def names(site: Site) -> list[str]:
-    """Who has logged in, in order."""
+    """Return the principals that have logged in, in order."""
     return [event["principal"] for event in site.server.events if event["event"] == "login"]
 
 

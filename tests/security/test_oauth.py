@@ -47,7 +47,7 @@ def encoded(part: Any) -> str:
 
 
 def by_hand(issuer: Issuer, payload: bytes, header: dict[str, Any] | None = None) -> str:
-    """A token with any payload, signed well."""
+    """Return a token with any payload, signed well."""
     head = encoded(header or {"alg": "RS256", "kid": "one"})
     signed = f"{head}.{encoded(payload)}"
     algorithm = jwt.get_algorithm_by_name("RS256")

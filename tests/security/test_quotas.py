@@ -1,4 +1,4 @@
-"""What quotas count, whose is whose, and how much they keep in memory. Time is an argument."""
+"""The counts of quotas, whose is whose, and their memory. Time is an argument."""
 
 import random
 from itertools import product
@@ -33,7 +33,7 @@ class Limited:
     def set(
         self, limit: float | None, *entity: tuple[str, str | None], key: str = PRODUCED
     ) -> None:
-        """As the cache does it when a row is announced."""
+        """Set it as the cache does when a row is announced."""
         name = quota_name(entity, key)
         value = None if limit is None else {"value": limit}
         self.security._take(name, value)
@@ -104,7 +104,7 @@ LEVELS = (
     ((C, "c"),),
     ((C, None),),
 )
-"""As Kafka documents them, the most specific first."""
+"""The levels as Kafka documents them, the most specific first."""
 
 
 @together("mask", range(256))
@@ -203,7 +203,7 @@ def test_changes_of_queues_are_refused_or_only_slowed_down() -> None:
     here = Limited()
     here.set(2, (U, "alice"), key=MUTATED)
     strict = here.quotas.mutations(ALICE, "c")
-    assert strict.take(30)  # what goes too far once, may
+    assert strict.take(30)  # the limit may be passed once
     assert not strict.take(1)
     assert strict.wait_s == pytest.approx(4)
     lax = here.quotas.mutations(ALICE, "c", strict=False)
@@ -248,9 +248,9 @@ def test_meters_that_nobody_uses_are_dropped() -> None:
 
 
 def test_client_ids_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are there keep what was counted of them; who comes later shares a user's meter.
+    """Early clients keep their counts; later ones share a user's meter.
 
-    FAULT: all who came later shared one, honest users with who has client ids without end.
+    FAULT: all later ones shared one, honest users with a client of endless client ids.
     """
     monkeypatch.setattr(quotas, "METERS_MAX", 50)
     monkeypatch.setattr(quotas, "_FOUND_MAX", 70)
@@ -283,7 +283,7 @@ def test_users_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_room_is_sought_among_some_meters_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAULT: among all 50,000 in one turn of the loop. Those looked at longest ago are first."""
+    """FAULT: among all 50,000 in one turn of the loop. The ones looked at longest ago are first."""
     monkeypatch.setattr(quotas, "METERS_MAX", 50)
     monkeypatch.setattr(quotas, "_LOOKED_AT", 10)
     here, looks = Limited(), list[float]()

@@ -85,7 +85,7 @@ def test_a_first_message_that_is_none(message: bytes) -> None:
 
 
 def exchange(user: str = "user", password: str = "pencil") -> tuple[Server, bytes]:
-    """A server and a client's last message to it."""
+    """Return a server and a client's last message to it."""
     server, client = Server(NAME, found), Client(NAME, user, password)
     return server, client.final(server.step(client.first()))
 

@@ -1,4 +1,4 @@
-"""What kproxy warns of at its start: whom it lets in, and whom it tells what."""
+"""The warnings of kproxy at its start: on open listeners and open pages."""
 
 from pathlib import Path
 from typing import Any

@@ -61,7 +61,7 @@ async def test_a_command_reports_and_is_done(tmp_path: Path) -> None:
 async def test_a_path_that_is_too_long_for_an_address(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    (deep / NAME).touch()  # what a kill left
+    (deep / NAME).touch()  # a kill left it
     async with admin_socket(deep, COMMANDS):
         assert await asked(deep, "count", to=1) == [{"number": 0}]
 

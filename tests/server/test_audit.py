@@ -1,4 +1,4 @@
-"""What leaves a line of the audit: what was done or tried, and not what was refused."""
+"""The lines of the audit: for requests that were done or tried, and not for refused ones."""
 
 import asyncio
 from typing import Any
@@ -45,7 +45,7 @@ def commit(group: str) -> dict[str, Any]:
 
 
 async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer = ALICE) -> int:
-    """How many lines a request leaves."""
+    """Return how many lines a request leaves."""
     with structlog.testing.capture_logs() as logs:
         await here.call(key, version, values, peer)
     return [log["event"] for log in logs].count("admin_request")

@@ -24,7 +24,7 @@ MANY = 10_000
 
 
 def given(accepted: Accepted, api: dispatch.Api) -> Accepted:
-    """The same request, answered by another API."""
+    """Return the same request, answered by another API."""
     accepted.api = api
     return accepted
 
@@ -36,7 +36,7 @@ def taken(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Acc
 
 
 def election_of(count: int) -> dict[str, Any]:
-    """An ElectLeaders, of which each partition makes a part of the answer."""
+    """Return an ElectLeaders, of which each partition makes a part of the answer."""
     topics = [{"topic": "q", "partitions": tuple(range(count))}]
     return {"election_type": 0, "topic_partitions": topics, "timeout": 1000}
 

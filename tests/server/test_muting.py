@@ -81,7 +81,7 @@ def test_a_muted_client_that_leaves_is_gone_and_a_stop_does_not_wait(server: Ser
 
 
 def half_closed(server: Served) -> int:
-    """Connections whose clients have left, and which kproxy still has."""
+    """Return the number of connections whose clients have left, and which kproxy still has."""
     found = psutil.Process(server.process.pid).net_connections("tcp")
     return sum(one.status == psutil.CONN_CLOSE_WAIT for one in found)
 
@@ -115,7 +115,7 @@ def test_reconnected_client_is_to_wait_all_the_same(server: Served) -> None:
             again.socket.settimeout(1.5)
             with pytest.raises(TimeoutError):
                 again.receive(ApiKey.PRODUCE, 9)
-            groups(admin)  # what is not about the quota goes on
+            groups(admin)  # requests that are not about the quota go on
             limit(admin, PRODUCED, 1_000_000, "user", "ANONYMOUS")
             again.socket.settimeout(3)
             _, told = again.receive(ApiKey.PRODUCE, 9)

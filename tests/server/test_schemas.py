@@ -19,7 +19,7 @@ from tests.fakes import memory_worker
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, threading.Thread]]]:
-    """(API key, thread) of each schema that is loaded, where none is at first."""
+    """Yield (API key, thread) of each schema that is loaded, where none is at first."""
     found: list[tuple[int, threading.Thread]] = []
     for name in ("load_request_schema", "load_response_schema"):
         real = getattr(codec, name)

@@ -18,7 +18,7 @@ from tests.wire import Wire, batch, fetch_values
 
 
 class Transport:
-    """Keeps what is written; now and then it takes no more for a while."""
+    """A transport that keeps its writes; now and then it takes no more for a while."""
 
     def __init__(self) -> None:
         self.sent, self.closed, self.reading = bytearray(), False, True
@@ -99,7 +99,7 @@ class Pair:
         self.carry()
 
     def carry(self) -> None:
-        """What one end has sent reaches the other, in reads as large as they come."""
+        """Carry one end's bytes to the other, in reads as large as they come."""
         encrypted = self.out.read()
         while encrypted:
             room = self.tls.get_buffer(-1)

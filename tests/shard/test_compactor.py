@@ -89,7 +89,7 @@ class Stage:
         await self.compactor.round()
 
     def there(self) -> list[Kept]:
-        """What a reader finds now."""
+        """Return the records that a reader finds now."""
         found = []
         row = self.shard.state.partition(KEY)
         assert row is not None
@@ -433,7 +433,7 @@ async def test_the_dirty_ratio_is_of_what_is_there(tmp_path: Path) -> None:
 
 
 def faults(stage: Stage, ever: dict[str, int]) -> Iterator[str]:
-    """What is wrong with what is there. `ever`: bounds that held since the beginning."""
+    """Yield the faults of the present records. `ever`: bounds that held since the beginning."""
     row = stage.shard.state.partition(KEY)
     assert row is not None
     there = stage.there()
@@ -507,7 +507,7 @@ async def compact_segment(shard: Shard, segment: int) -> None:
 
 @contextmanager
 def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
-    """A pass ends after so many appends, as if the process had; the next one comes late."""
+    """End a pass after so many appends, as if the process had; the next one comes late."""
     left = appends
     append = stage.shard.append
 
@@ -526,7 +526,7 @@ def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
 
 
 async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
-    """Faults found."""
+    """Return the faults found."""
     dice, said, now = random.Random(seed), [], START_MS
     ever = {"delete": 60, "lag": 30}
     made = False
@@ -576,7 +576,7 @@ def _no_lag(state: Any, key: Any, row: Any, settings: Any, now_ms: int) -> tuple
 
 
 def _done_at_once(original: Any) -> Any:
-    """A pass says that it is over before it has dropped anything."""
+    """Return a pass that says that it is over before it has dropped anything."""
 
     async def run(self: Any) -> None:
         progress = compactor.Compaction(

@@ -48,7 +48,7 @@ class Index:
 
 
 class Some(DueIndexScanner):
-    """Deletes what it is given."""
+    """A scanner that deletes the keys that it gets."""
 
     def __init__(self, index: Index) -> None:
         shard = SimpleNamespace(state=index.state, kv=index.kv, serving=True)
@@ -73,7 +73,7 @@ class Some(DueIndexScanner):
         return more
 
     async def passes(self) -> list[bytes]:
-        """All that is given until there is no more."""
+        """Return all keys that are given until there are no more."""
         self.seen = []
         while await self.scan_once():
             pass
@@ -132,7 +132,7 @@ async def test_staying_keys_are_given_once_in_each_pass() -> None:
 
 @together("seed", range(200))
 async def test_nothing_is_passed_over(seed: int) -> None:
-    """Whatever is filed, wherever the clock jumps, also in the middle of a pass."""
+    """Every filed key is found, wherever the clock jumps, also in the middle of a pass."""
     choose = random.Random(seed)
     index = Index()
     looks = Some(index)
@@ -150,6 +150,6 @@ async def test_nothing_is_passed_over(seed: int) -> None:
         if choose.random() < 0.2:
             looks.failing, looks.kept = 0, set()
             await looks.passes()
-            await looks.passes()  # what stayed in one is in the next
+            await looks.passes()  # keys that stayed in one are in the next
             for filed in index.kv.rows:
                 assert index.now <= time_of(filed) <= index.now + DAY

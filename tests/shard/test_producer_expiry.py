@@ -48,7 +48,7 @@ def record(pid: int, sequence: int = 0, attributes: int = 0) -> bytes:
 
 
 def append(shard: Any, pid: int, sequence: int = 0, *, at: int = 0, attributes: int = 0) -> Outcome:
-    """At this time; 0: as an earlier kproxy did."""
+    """Append at this time; 0: as an earlier kproxy did."""
     body = record(pid, sequence, attributes)
     return shard.apply(Envelope(Kind.APPEND, *KEY, time_ms=at, body=body))  # type: ignore[no-any-return]
 

@@ -55,7 +55,7 @@ async def put(shard: Shard, queue: QueueId, *values: bytes) -> int:
 
 
 def read(shard: Shard, queue: QueueId) -> dict[int, bytes]:
-    """Every batch by its base offset, as it lies on disk."""
+    """Return every batch by its base offset, as it lies on disk."""
     row = shard.state.partition((queue, 0))
     assert row is not None
     found = {}

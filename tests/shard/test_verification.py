@@ -1,4 +1,4 @@
-"""What `kproxy check` finds: nothing in a sound directory, and each kind of damage in another."""
+"""The findings of `kproxy check`: none in a sound directory, and each kind of damage in another."""
 
 import shutil
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Rows = dict[bytes, bytes | None]
 
 
 def write(directory: Path, change: Callable[[Rows], None] = lambda rows: None) -> None:
-    """A small log of several segments, with its rows; `change` has some put amiss."""
+    """Write a small log of several segments, with its rows; `change` has some put amiss."""
     shard = open_local(directory, load({"data_dir": directory}, None, {}))
     log = [CreateQueue(Q, "queue", 2, {}).envelope()]
     log += [Envelope(Kind.APPEND, Q, n % 2, body=batch(b"v" * 100)) for n in range(50)]

@@ -1,4 +1,4 @@
-"""Reads of logs: each for its caller, though another asked for the same partition before."""
+"""The reads of logs: each for its caller, though another asked for the same partition before."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
