@@ -12,7 +12,7 @@ from kproxy.observe.endpoint import Endpoint
 from kproxy.server.served_listener import ServedListener
 
 WARNED: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("0.0.0.0", {}, ["listener_lets_anyone_in"]),
+    ("0.0.0.0", {}, ["listener_unprotected"]),
     ("127.0.0.1", {}, []),
     ("0.0.0.0", {"sasl_mechanisms": ("SCRAM-SHA-256",)}, []),
     ("0.0.0.0", {"sasl_mechanisms": ("SCRAM-SHA-256", "PLAIN")}, ["listener_hears_passwords"]),

@@ -45,7 +45,7 @@ class Transport:
 
 
 class Application(asyncio.BufferedProtocol):
-    """Reads into rooms of odd sizes."""
+    """The reads into rooms of odd sizes."""
 
     def __init__(self, random: Random) -> None:
         self.random, self.got, self.ended, self.may_write = random, bytearray(), False, True
