@@ -45,7 +45,7 @@ class Transport:
 
 
 class Application(asyncio.BufferedProtocol):
-    """The reads into rooms of odd sizes."""
+    """An application that reads into rooms of odd sizes."""
 
     def __init__(self, random: Random) -> None:
         self.random, self.got, self.ended, self.may_write = random, bytearray(), False, True
