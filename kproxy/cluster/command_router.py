@@ -378,8 +378,12 @@ class CommandRouter:
         recent = abs(self._now_ms() - envelope.time_ms) <= _RECENT_MS
         if answer is None or not (ours or recent):
             return
+        if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
+            self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
             self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
+        elif envelope.kind == Kind.SECURE and not outcome.code:
+            self._announce_secured(shard, envelope, partial(answer, outcome))
         elif self._has_pending_assignment(shard, log_offset, envelope, outcome):
             self._answer_when_ready(shard, _told_of(envelope, outcome), log_offset, answer)
         else:

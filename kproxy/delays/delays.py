@@ -16,11 +16,11 @@ from kproxy.virtual.types import PartitionKey
 _FOLLOW_S = 0.25
 _REMEMBERED_MAX = 10_000
 _ORDER_KEPT_MS = 3_600_000
-"""Where the clock is put back by more, what comes then does not wait for what came before."""
+"""The most by which the clock is put back so that later records still wait for earlier ones."""
 
 
 class _Last(NamedTuple):
-    """What waits last for a partition with this fixed delay, as the owner with this claim knows."""
+    """The last waiting record of a partition with this fixed delay, as known by this claim."""
 
     delay_ms: int
     due_ms: int
@@ -28,7 +28,7 @@ class _Last(NamedTuple):
 
 
 class Delays:
-    """When records are due, and that they are delivered then."""
+    """The due times of records, and their delivery."""
 
     def __init__(
         self, serving: Callable[[], list[Shard]], queues: Queues, config: Config, clock: Clock
@@ -40,11 +40,11 @@ class Delays:
 
     @property
     def batch_bytes_max(self) -> int:
-        """Of what waits of one batch, together."""
+        """The most bytes that waiting records of one batch have together."""
         return self._means.most
 
     def due_ms(self, shard: Shard, key: PartitionKey, delay_ms: int, now_ms: int) -> int:
-        """When a batch is due that waits for this long: not before those that came before it."""
+        """Return when a batch that waits for this long is due: not before earlier ones."""
         known, claim = self._last.get(key), shard.claim_offset
         if known is None or (known.delay_ms, known.claim) != (delay_ms, claim):
             waiting = waiting_in(shard.state.get, key)  # another owner may have been here
@@ -61,7 +61,7 @@ class Delays:
 
     @property
     def late_ms(self) -> int:
-        """For how long what is due next has been due, where it has been."""
+        """The milliseconds that the next due record has been late, or 0."""
         due_ms = [one.next_ms for one in list(self._by_shard.values()) if one.next_ms]
         return max(0, self._means.clock.now_ms() - min(due_ms)) if due_ms else 0
 

@@ -1,4 +1,4 @@
-"""What becomes of batches that are due: planned on the loop, made on a thread."""
+"""The delivery of batches that are due: planned on the loop, made on a thread."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -17,12 +17,12 @@ from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 
 BATCHES_AT_ONCE = 200
-"""In one DUE: so many are applied in some milliseconds."""
+"""The batches in one DUE: so many are applied in some milliseconds."""
 BYTES_AT_ONCE = 512 << 10
 READ_BYTES = 4 << 20
-"""Of all partitions, in one turn."""
+"""The bytes that one turn reads, over all partitions."""
 UNPACKED_MAX = 8 << 20
-"""Of batches, unpacked, for one DUE; the first may have more."""
+"""The unpacked bytes of batches for one DUE; the first may have more."""
 
 
 class Plan(NamedTuple):
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 
 def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0) -> Plan:
-    """What is due of a partition of which nothing waits that was due before `from_ms`.
+    """Return what is due of a partition of which nothing waits that was due before `from_ms`.
 
     Nor just then, before the offset `passed`.
     """
@@ -62,17 +62,17 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int
 
 
 class Aside(Exception):
-    """This is to be done on a thread: the disk is to be read, or something is to be unpacked."""
+    """A task for a thread: the disk is to be read, or something is to be unpacked."""
 
 
 def make(
     segments: Segments, plans: Sequence[Plan], now_ms: int, look_ms: Sequence[int], most: int,
     *, wait: bool = True,
 ) -> list[Envelope | str]:  # fmt: skip
-    """A DUE for each plan, or for the beginning of it, or why it cannot be made.
+    """Return a DUE for each plan, or for the beginning of it, or why it cannot be made.
 
     `look_ms`: for each, when to look at its retention. `most`: bytes in one. On a thread, or with
-    `wait` false on the loop. Raises Aside.
+    `wait` false on the loop. Raise Aside.
     """
     made: list[Envelope | str] = []
     for one, look in zip(plans, look_ms, strict=True):
@@ -93,7 +93,7 @@ class _Part(NamedTuple):
 
 
 class _Delivery:
-    """Of one partition: what was due first comes first, whichever batches have it."""
+    """A delivery to one partition: what was due first comes first, whichever batches have it."""
 
     def __init__(
         self, segments: Segments, planned: Plan, now_ms: int, most: int, *, wait: bool
@@ -133,7 +133,7 @@ class _Delivery:
                     self._parts.append(_Part(due_ms, None, body, head.codec))
                 else:
                     left.append((due_ms, body))
-        self._parts.sort(key=itemgetter(0))  # those of one time stay in their order
+        self._parts.sort(key=itemgetter(0))  # records of one time stay in their order
         now = self._batches()
         size, room = self._planned.size, self._most - sum(map(len, now))
         later = grouped(left, codec, size, room, self._now_ms) if left else []
@@ -142,7 +142,7 @@ class _Delivery:
         )
 
     def _batches(self) -> list[bytes | bytearray]:
-        """Batches as they came; what is between two of them is one."""
+        """Return batches as they came; what is between two of them is one."""
         made: list[bytes | bytearray] = []
         run: list[_Part] = []
         for part in (*self._parts, None):
@@ -158,7 +158,7 @@ class _Delivery:
         return made
 
     def _of_records(self, run: Sequence[_Part]) -> list[bytes]:
-        """Packed where any of them was."""
+        """Return batches of records, packed if any of the records was."""
         codec = next((one.codec for one in run if one.codec), 0)
         records = [(one.body, self._now_ms) for one in run]
         return [

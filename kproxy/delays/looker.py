@@ -1,4 +1,4 @@
-"""Finds what is due in one shard, and has it appended.
+"""A looker for what is due in one shard, which has it appended.
 
 It holds nothing of what waits. An index has each partition under the time of what is due next
 there, or earlier; the fold files a partition whose next is earlier than that, and tells it.
@@ -37,29 +37,29 @@ _log = structlog.get_logger()
 
 _PARTITIONS_AT_ONCE = 200
 _PAUSE_S = 0.02
-"""Between two turns: what is due in between is appended together."""
+"""The pause between two turns: what is due in between is appended together."""
 _LOOK_S = 0.5
 """The clock may be put forward: while anything waits it is looked at this often."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SET_ASIDE_PAUSE_S = 0.1
-"""Between turns while a partition is set aside: it is due, and the others go on."""
+"""The pause between turns while a partition is set aside: it is due, and the others go on."""
 _FRAME_BYTES = 70_000
 _PASSED_MAX = 1000
 _AT_ONCE_BYTES = 32 << 10
-"""Of batches in the page cache: they are made in a millisecond."""
+"""The bytes of batches in the page cache that are made on the loop, in a millisecond."""
 _NEVER_MS = 1 << 64
 _SETTLED = Code.NONE, Code.UNKNOWN_TOPIC_ID
 _AFTER = DELAYS_DUE.key((1 << 64) - 1, (QueueId(b"\xff" * 16), (1 << 32) - 1))
 
 
 class Queues(Protocol):
-    """Where queues are looked up."""
+    """A look-up of queues."""
 
     def find_id(self, queue_id: QueueId) -> Queue | None: ...
 
 
 class Means:
-    """What all lookers of a worker have in common."""
+    """The services that all lookers of a worker share."""
 
     def __init__(self, queues: Queues, config: Config, clock: Clock) -> None:
         self._queues = queues
@@ -74,7 +74,7 @@ class Means:
 
 
 class Looker(DueIndexScanner):
-    """Of a shard, while it is served by this claim."""
+    """A looker of a shard, while it is served by this claim."""
 
     def __init__(self, shard: Shard, means: Means) -> None:
         super().__init__(shard, RowKind.DELAY_DUE, _PARTITIONS_AT_ONCE, _LOOK_S)
@@ -87,11 +87,11 @@ class Looker(DueIndexScanner):
         """A time, and the offset before which nothing is left of what was due just then: RocksDB
         would step over all that was."""
         self.next_ms: int | None = None
-        """Nothing is due before; None: nothing waits."""
+        """The time before which nothing is due; None: nothing waits."""
         shard.on_delayed = self._tell
 
     def of(self, shard: Shard) -> bool:
-        """Whether this is a shard as it is served now."""
+        """Return whether this is a shard as it is served now."""
         return self._shard is shard and self._claim_offset == shard.claim_offset
 
     @property
@@ -99,7 +99,7 @@ class Looker(DueIndexScanner):
         return self._shard.serving and self.of(self._shard)
 
     def _tell(self) -> None:
-        """A partition was filed: what it has is due before all that was known."""
+        """Wake the looker: a partition was filed, due before all that was known."""
         self._news.set()
 
     async def run(self) -> None:
@@ -122,7 +122,7 @@ class Looker(DueIndexScanner):
             await self._sleep()
 
     async def _sleep(self) -> None:
-        """Until something is due, or is filed."""
+        """Wait until something is due, or is filed."""
         if self.next_ms is None:
             await self._news.wait()
             return
@@ -132,7 +132,7 @@ class Looker(DueIndexScanner):
             await self._news.wait()
 
     async def scan_once(self) -> bool:
-        """One turn; whether there may be more. Raises KafkaError, OSError."""
+        """Do one turn and return whether there may be more. Raise KafkaError, OSError."""
         now_ms, now_s = self._means.clock.now_ms(), anyio.current_time()
         for partition in [one for one, until_s in self._set_aside.items() if until_s <= now_s]:
             del self._set_aside[partition]
@@ -179,7 +179,7 @@ class Looker(DueIndexScanner):
             self.next_ms = 0
 
     def _file(self, found: Sequence[tuple[bytes, int, Plan]], stale: Iterable[bytes]) -> int:
-        """File each partition under the time of what is due next there; the soonest of these."""
+        """File each partition under the time of its next due record; return the soonest."""
         soonest_ms = _NEVER_MS
         changes: dict[bytes, bytes | None] = dict.fromkeys(stale)
         kv = self._shard.kv
@@ -208,7 +208,7 @@ class Looker(DueIndexScanner):
         return known[1] if known is not None and known[0] == from_ms else 0
 
     def _note_passed(self, planned: Plan, delivered: int) -> None:
-        """So many of its batches do not wait any more. What comes later has a larger offset."""
+        """Note that so many of its batches wait no more. Later records have a larger offset."""
         first_ms = planned.batches[0][1].max_time_ms
         passed = max(
             last_offset + 1
@@ -221,7 +221,8 @@ class Looker(DueIndexScanner):
         self._passed[planned.key] = first_ms, passed
 
     async def _deliver(self, plans: list[Plan]) -> set[PartitionKey]:
-        """Partitions of which what is due cannot be read, or taken. Raises KafkaError."""
+        """Deliver plans; return the partitions of which the due records cannot be read, or taken.
+        Raise KafkaError."""
         if not plans:
             return set()
         made = await self._made(plans)
@@ -240,7 +241,7 @@ class Looker(DueIndexScanner):
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
         for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
-            if outcome.code == Code.MESSAGE_TOO_LARGE:  # what the log takes was made less
+            if outcome.code == Code.MESSAGE_TOO_LARGE:  # the log takes less than what was made
                 failed.add(planned.key)
                 reason = outcome.message or "too large for the log"
                 _log.error("delayed_not_taken", shard=self._shard.shard, reason=reason)

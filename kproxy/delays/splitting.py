@@ -1,10 +1,10 @@
-"""Cuts batches by when their records are due.
+"""The splitting of batches by when their records are due.
 
-What waits is a batch whose largest timestamp is when it is due. Where the records of a client's
-batch are due at many times, those that lie together are put into one: the farther ahead they are,
-the wider apart. Such a *mixed* batch is cut again when its first record is due, together with what
-others have left then. So no envelope has many batches, and each time that a record is written again
-there is a fifth left of what it had to wait, or less.
+A waiting batch has the time that it is due as its largest timestamp. Records of a client's batch
+that are due at many times are put together with those that are due near them: the farther ahead
+they are, the wider apart. Such a *mixed* batch is cut again when its first record is due, together
+with what others have left then. So no envelope has many batches, and each time that a record is
+written again there is a fifth left of what it had to wait, or less.
 
 Runs on a thread where batches are large or packed.
 """
@@ -29,8 +29,8 @@ _TOGETHER_MS, _TOGETHER = 20, 4
 _GROWS = 2
 _SIZE_MIN = 256 << 10
 _PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
-"""Of records, unpacked, that wait or are appended together: well below what is looked into."""
-_HEAD_BYTES = 16  # of a record, before its key, about
+"""The unpacked size of records that wait or are appended as one: below what is looked into."""
+_HEAD_BYTES = 16  # bytes of a record, before its key, about
 _SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
 _NAMES = frozenset((DELIVER_AT, DELAY_MS))
@@ -38,7 +38,7 @@ _BLAMED_MAX = 1000
 _TOLD_MAX = 3
 
 Piece = tuple[int, bytes]
-"""When a record is due, and its bytes from the key on."""
+"""A record's due time, and its bytes from the key on."""
 
 
 class Split(NamedTuple):
@@ -55,12 +55,12 @@ class Split(NamedTuple):
 
     @property
     def header_bytes(self) -> bytes:
-        """For who judges the sequence, where that is not in the batch that waits."""
+        """The header, for the check of the sequence, if it is not in the batch that waits."""
         return b"" if self.whole else bytes(self.batch[:HEADER_BYTES])
 
 
 def may_say(data: bytes) -> bool:
-    """Whether records, unpacked, may have a header that says when they are due."""
+    """Return whether records, unpacked, may have a header that says when they are due."""
     return _SIGN in data
 
 
@@ -69,7 +69,7 @@ def split(
 ) -> Split | None:
     """Cut a batch by what its records' headers say; None: none of them says anything.
 
-    `data`: its records, unpacked. `most`: bytes, of all that comes of it. Raises BadBatch,
+    `data`: its records, unpacked. `most`: bytes, of all that comes of it. Raise BadBatch,
     Malformed.
     """
     if not may_say(data):
@@ -95,9 +95,9 @@ def split(
 
 
 def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int] | None:
-    """When each record is due, by its headers as they lie; None where none says so itself.
+    """Return when each record is due, by its headers as they lie; None if none says so itself.
 
-    Raises BadBatch, Malformed.
+    Raise BadBatch, Malformed.
     """
     read: dict[bytes, int | str | None] = {}  # many say the same
     dues: list[int] = []
@@ -123,7 +123,7 @@ def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int
 
 
 def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
-    """When a record with these headers is due, or what is wrong; None: they do not say."""
+    """Return when a record with these headers is due, or what is wrong; None: they do not say."""
     headers = headers_in(some, _NAMES)
     if DELIVER_AT in headers:
         name, from_ms = DELIVER_AT, 0
@@ -142,13 +142,13 @@ def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
 
 
 def grouped(pieces: list[Piece], codec: int, size: int, most: int, now_ms: int) -> list[bytes]:
-    """Batches that wait, of these records: one for the times that lie together.
+    """Return batches that wait, of these records: one for the times that lie together.
 
     No more than `GROUPS_MAX`, nor many bytes more than the `size` of what they come from, but of
     records that unpack to much. A mixed one unpacks to half of `most` or less: so it can be cut
-    again, however badly its parts are packed. Raises BadBatch: they are larger than `most`.
+    again, however badly its parts are packed. Raise BadBatch: they are larger than `most`.
     """
-    pieces.sort(key=_due_of)  # those of one time stay in their order
+    pieces.sort(key=_due_of)  # records of one time stay in their order
     enough = min(most, max(_GROWS * size, _SIZE_MIN))
     for groups in (GROUPS_MAX, _FEWER, 1):
         found = [
@@ -191,7 +191,7 @@ def _groups(pieces: list[Piece], most: int, now_ms: int) -> list[list[Piece]]:
 
 
 def parts(sizes: Sequence[int], most: int) -> list[range]:
-    """Which records make a batch, of records with so many bytes, unpacked; `most`: in one."""
+    """Return which records make a batch, of records with so many unpacked bytes; `most`: in one."""
     most = min(most, _PART_BYTES)
     if len(sizes) <= _PART_RECORDS and sum(sizes) + _HEAD_BYTES * len(sizes) <= most:
         return [range(len(sizes))]

@@ -1,4 +1,4 @@
-"""What waits for a partition, for people: how many records, and when the next are due."""
+"""The records that wait for a partition, for people: how many, and when the next are due."""
 
 from typing import TypedDict
 
@@ -9,7 +9,7 @@ from kproxy.virtual.types import PartitionKey
 
 
 class DelayStanding(TypedDict):
-    """Of a partition for which something waits; times are milliseconds since the epoch."""
+    """The standing of a partition with waiting records; times are milliseconds since the epoch."""
 
     partition: int
     records: int
@@ -17,7 +17,7 @@ class DelayStanding(TypedDict):
 
 
 def waiting_for(shard: Shard, key: PartitionKey) -> DelayStanding | None:
-    """None: nothing waits."""
+    """Return how many records wait, and when the next is due. None: nothing waits."""
     waiting = waiting_in(shard.state.get, key)
     if not waiting.batches:
         return None

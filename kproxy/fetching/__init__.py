@@ -1,1 +1,1 @@
-"""What a consumer fetches: its partitions, fetch sessions, the poll, and the streamed response."""
+"""The parts of a fetch: a consumer's partitions, sessions, the poll, and the streamed response."""

@@ -1,13 +1,13 @@
-"""Finds the aborted transactions that a read_committed consumer must know of.
+"""The aborted transactions that a read_committed consumer must know of.
 
 From a transaction's first offset on, the consumer leaves out the producer's records, until it comes
 to the ABORT marker. So of a stretch that it is given it needs each transaction that begins before
 the stretch's end, and whose marker lies at its start or later.
 
-Rows are filed by markers, and have the last stable offset as it was behind each. What the rows
-behind one speak of begins at that offset or later: it was open then, or had not begun. So a look
-ends at a row where that offset is not before the stretch's end. One that ends at an earlier row
-has found all that begins before the offset there.
+Rows are filed by markers, and have the last stable offset as it was behind each. Rows behind one
+speak of transactions that begin at that offset or later: they were open then, or had not begun. So
+a look ends at a row where that offset is not before the stretch's end. One that ends at an earlier
+row has found all that begins before the offset there.
 """
 
 from kproxy.virtual.rows import transactions as transaction_rows
@@ -16,16 +16,16 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 ROWS_MAX = 5000
-"""Looked at in one turn of the loop: some milliseconds. Nearly always a few do."""
+"""The rows looked at in one turn of the loop: some milliseconds. Nearly always a few do."""
 
 AbortedTransaction = tuple[int, int]
 """Producer id and first offset."""
 
 
 class AbortedSearch:
-    """Finds the aborted transactions of a stretch of a partition, in slices.
+    """A search for the aborted transactions of a stretch of a partition, in slices.
 
-    Where a transaction was open for long, all that were aborted meanwhile are looked at for each
+    For a transaction that was open for long, all that were aborted meanwhile are looked at for each
     stretch before its marker (as in Kafka).
     """
 
@@ -36,13 +36,13 @@ class AbortedSearch:
         self._start = self._next = start
         self.end = end
         self.found: list[AbortedTransaction] = []
-        self.markers: list[int] = []  # where each of them ends
+        self.markers: list[int] = []  # the end of each of them
 
     def is_of(self, key: PartitionKey, start: int) -> bool:
         return self._start == start and self._key == key
 
     def look(self, state: State) -> int:
-        """Look further. What begins before the offset that it returns is found; `end`: all is."""
+        """Look further. All that begins before the returned offset is found; `end`: all is."""
         end, add, through = self.end, self.found.append, self._start
         end_at = self.markers.append
         rows = state.kv.walk(*transaction_rows.aborted_range(self._key, self._next))

@@ -33,7 +33,7 @@ class FetchPartition:
         self.shard: Shard | None = None
         self.settings = DEFAULTS
         """The queue's settings when this was looked at last."""
-        self.as_of = -1  # how many changes of queues there had been
+        self.as_of = -1  # changes of queues that there had been
         self.offset = 0
         self.max_bytes = 0
         self.epoch = -1
@@ -42,7 +42,7 @@ class FetchPartition:
 
 
 class FetchContext:
-    """Followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
+    """The followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
 
     def __init__(self) -> None:
         self.partitions: dict[Ident, FetchPartition] = {}
@@ -51,7 +51,7 @@ class FetchContext:
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
         self._read_committed = False
-        self._generation = -1  # of the rules of who may read what
+        self._generation = -1  # the generation of the rules of who may read what
 
     def isolate(self, read_committed: bool) -> None:
         """Note what may be read; where that is another than before, all is looked at again."""
@@ -100,7 +100,7 @@ class FetchContext:
                 shard.watchers.add(key, self)
 
     async def watch(self, pace: Pace, rested: bool = False) -> bool:
-        """Be told of changes from now on; whether something may have changed before unseen.
+        """Watch for changes from now on; return whether something may have changed before unseen.
 
         `rested`: others had their turn while it was looked at.
         """
@@ -133,6 +133,6 @@ class FetchContext:
                 self._event.set()
 
     def expect_change(self) -> anyio.Event:
-        """An event that the next change sets."""
+        """Return an event that the next change sets."""
         self._event = anyio.Event()
         return self._event

@@ -21,7 +21,7 @@ from kproxy.shard.shard import Shard
 
 
 class NextRequest(Protocol):
-    """Says whether the client has sent another request."""
+    """A report whether the client has sent another request."""
 
     arrived: bool
 
@@ -31,18 +31,18 @@ class NextRequest(Protocol):
 
 
 class Source(Protocol):
-    """What a poll needs of its worker."""
+    """The services of a worker that a poll needs."""
 
     stopping: bool
     answer_memory: AnswerBudget
 
     @property
     def queue_changes(self) -> int:
-        """Goes up whenever a queue is made, changed or deleted."""
+        """A count that goes up whenever a queue is made, changed or deleted."""
         ...
 
     def partition(self, topic: str | bytes, index: int) -> Located:
-        """A partition by its queue's name or id. Raises KafkaError."""
+        """Return a partition by its queue's name or id. Raise KafkaError."""
         ...
 
     async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
@@ -52,7 +52,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollLimits:
-    """What the request asks for: sizes in bytes, the wait in seconds."""
+    """The limits that the request sets: sizes in bytes, the wait in seconds."""
 
     min_bytes: int
     max_bytes: int
@@ -60,12 +60,12 @@ class PollLimits:
     full: bool
     """Every partition is answered, not only those with news."""
     read_committed: bool = False
-    """Nothing is read from the first open transaction on, nor what was aborted."""
+    """Whether nothing is read from the first open transaction on, nor what was aborted."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """What one round over the partitions has found."""
+    """The findings of one round over the partitions."""
 
     found: list[PartitionRead] = field(default_factory=list)
     size: int = 0
@@ -90,21 +90,21 @@ class Poll:
         self, source: Source, context: FetchContext, limits: PollLimits, pace: Pace, pins: Pins,
         unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
-        """`unreadable`: why the client may not read a topic, NONE where it may."""
+        """Begin a poll; `unreadable`: why the client may not read a topic, NONE if it may."""
         self._unreadable = unreadable
         self._source = source
         self._context = context
         self._limits = limits
         self._pace = pace
         self._pins = pins
-        self._as_of = 0  # how many changes of queues there were when this began or rested
+        self._as_of = 0  # changes of queues that there were when this began or rested
         self._quiet: dict[FetchPartition, PartitionRead] = {}
-        """What the answer says of partitions that have nothing to be read, but have news or must
-        be answered. They are not looked at again before they change: behind open transactions they
-        may be many, and change often."""
+        """The answer's parts of partitions that have nothing to be read, but have news or must be
+        answered. They are not looked at again before they change: behind open transactions they may
+        be many, and change often."""
 
     async def run(self, next_request: NextRequest) -> list[PartitionRead]:
-        """The partitions' parts of the answer."""
+        """Poll and return the partitions' parts of the answer."""
         limits, context, source = self._limits, self._context, self._source
         deadline = anyio.current_time() + limits.max_wait_s
         caught_up = False
@@ -132,7 +132,7 @@ class Poll:
             await source.long_poll(changed, left)
 
     def _answer(self, seen: _Round) -> list[PartitionRead]:
-        """Of a full answer the partitions in the order in which they are followed."""
+        """Return a full answer's partitions in the order in which they are followed."""
         if not self._limits.full:
             return [*seen.found, *self._quiet.values()]
         parts = self._quiet | {part.followed: part for part in seen.found}
@@ -199,7 +199,7 @@ class Poll:
 
 
 def _ahead(part: PartitionRead) -> Shard | None:
-    """The shard of a consumer that has read further than this worker knows: another one served it.
+    """Return the shard of a consumer that has read ahead of this worker: another one served it.
 
     The log is asked where it really ends, before that is an OFFSET_OUT_OF_RANGE.
     """

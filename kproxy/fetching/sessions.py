@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, and then only changes.
 
-Kafka prefers the sessions of followers. kproxy has no followers, so that rule is left out. Where
-there is no room a client takes it from who has most, if that has more than it; with Kafka one
-client can have all.
+Kafka prefers the sessions of followers. kproxy has no followers, so that rule is left out. When
+there is no room a client takes it from the one that has most, if that has more than it; with Kafka
+one client can have all.
 """
 
 import secrets
@@ -19,8 +19,8 @@ EPOCH_MAX = 0x7FFFFFFF
 _IDLE_S_TO_EVICT = 120  # as Kafka's min.incremental.fetch.session.eviction.ms
 
 Owner = tuple[Peer, str | None]
-"""Whose a session is: who that is, and its client id. A client that connects again goes on with it,
-as with Kafka, and nobody else can, who would have to guess the session's id as well."""
+"""The owner of a session: the peer, and its client id. A client that connects again goes on with
+it, as with Kafka, and nobody else can, who would have to guess the session's id as well."""
 
 
 class Session(FetchContext):
@@ -57,11 +57,11 @@ class FetchSessions:
 
     @property
     def count(self) -> int:
-        """How many sessions there are."""
+        """The number of sessions."""
         return len(self._sessions)
 
     def open(self, owner: Owner, by_id: bool, partitions: int) -> Session | None:
-        """A new session, or None where there is no room for one: the client goes on without."""
+        """Open and return a session, or None without room for one: the client goes on without."""
         if not self._make_room(holder(owner[0]), partitions):
             return None
         session_id = self._random_below(EPOCH_MAX) + 1
@@ -72,7 +72,7 @@ class FetchSessions:
         return session
 
     def use(self, session_id: int, owner: Owner, epoch: int, by_id: bool) -> Session:
-        """The session for an incremental fetch. Raises KafkaError."""
+        """Return the session for an incremental fetch. Raise KafkaError."""
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
             raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
@@ -87,7 +87,7 @@ class FetchSessions:
         return session
 
     def check_room(self, session: Session, partitions: int) -> None:
-        """Where a session grows past the limit, end it: its client begins again. KafkaError."""
+        """End a session that grows past the limit: its client begins again. Raise KafkaError."""
         if self._followed() + partitions > self._partitions_max:
             self._close(session)
             raise KafkaError(Code.FETCH_SESSION_ID_NOT_FOUND)
@@ -139,7 +139,7 @@ class FetchSessions:
         return partitions <= self._partitions_max
 
     def _of_who_has_most(self, mine: str, partitions: int) -> Session | None:
-        """One that its holder can spare: it has more than who asks will have then."""
+        """Return a session that its holder can spare: it has more than who asks will have then."""
         many = len(self._sessions) >= self._sessions_max
         has: Counter[str] = Counter()
         for session in self._sessions.values():

@@ -18,15 +18,15 @@ from kproxy.store.segments import Segments
 from kproxy.virtual.rows.queues import StoredBatch
 from kproxy.virtual.state import State
 
-CHUNK_BYTES = 1 << 20  # of an answer, what is read before it is sent; one batch more at most
+CHUNK_BYTES = 1 << 20  # bytes of an answer that are read before it is sent; one batch more at most
 _READS_MAX = 1000  # batches in a chunk: some milliseconds of the loop
-_BATCHES_AT_ONCE = 1000  # of a partition, in one turn of the loop
+_BATCHES_AT_ONCE = 1000  # batches of a partition, in one turn of the loop
 BATCHES_MAX = 20_000  # in an answer
-_ROW_BYTES = 400  # what a batch's row takes till it is read
-_ABORTED_BYTES = 17  # of an answer, what an aborted transaction takes
+_ROW_BYTES = 400  # bytes that a batch's row takes till it is read
+_ABORTED_BYTES = 17  # bytes that an aborted transaction takes in an answer
 _BUFFERS_MAX = 1000  # in a run: readv takes 1,024
 _GAP_MAX = 4096  # bytes between two batches that are read along rather than skipped
-_GAP = memoryview(bytearray(_GAP_MAX))  # where they go
+_GAP = memoryview(bytearray(_GAP_MAX))  # a target of what is not read
 LEADER_EPOCH = 0  # constant while embedded: there is never another leader
 
 
@@ -42,7 +42,8 @@ class PartitionRead(NamedTuple):
     size: int = 0
     segments: Segments | None = None  # that the batches lie in
     aborted: Sequence[AbortedTransaction] | None = None
-    """That begin in what is returned, or reach into it; None: whatever was written is read."""
+    """The transactions that begin in what is returned, or reach into it; None: whatever was written
+    is read."""
     records: int = 0  # about how many: offsets from the first batch to what comes next
 
     @property
@@ -59,7 +60,7 @@ class PartitionRead(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of an answer's size; the first batch of all goes in whatever its size.
+    """The rest of an answer's size; the first batch of all goes in whatever its size.
 
     `searching`: of some partition nothing could be returned, for it is not known yet what of it
     was aborted: the next look at it goes on with that.
@@ -73,7 +74,7 @@ class Budget:
 
 
 def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
-    """What the partition has for this consumer now, within the budget (KIP-74)."""
+    """Return what the partition has for this consumer now, within the budget (KIP-74)."""
     assert followed.key is not None
     assert followed.shard is not None
     state = followed.shard.state
@@ -121,7 +122,7 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
 def _with_aborted(
     followed: FetchPartition, state: State, batches: list[StoredBatch], end: int, budget: Budget
 ) -> tuple[list[StoredBatch], Sequence[AbortedTransaction]]:
-    """Those batches, which end at `end`, of which it is known what was aborted; and what was."""
+    """Return the batches, which end at `end`, whose aborted transactions are known; and these."""
     assert followed.key is not None
     search = followed.search
     if search is None or not search.is_of(followed.key, followed.offset):
@@ -148,7 +149,7 @@ class Stored(NamedTuple):
 
 
 class Pins:
-    """Keeps what was found readable, whatever is deleted meanwhile, until `release`."""
+    """A hold on readable batches, whatever is deleted meanwhile, until `release`."""
 
     def __init__(self) -> None:
         self._held: dict[Segments, set[int]] = {}
@@ -210,7 +211,7 @@ class StreamedResponse:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """The same from now on till it was `pinned`, unless the block fails."""
+        """Keep the same segments from now on till it was `pinned`, unless the block fails."""
         self._pins.hold(self._stored)
         try:
             yield
@@ -219,7 +220,7 @@ class StreamedResponse:
             raise
 
     async def read(self) -> bytearray | None:
-        """The next chunk; None behind the last. Raises EOFError, OSError."""
+        """Return the next chunk; None behind the last. Raise EOFError, OSError."""
         for size, texts, reads in self._chunks:
             chunk = bytearray(size)
             for position, text in texts:
@@ -241,7 +242,7 @@ Read = tuple[int, int, int, int, int, Segments]
 
 
 class _Run(NamedTuple):
-    """What one call reads: `size` bytes from `position` on into `buffers`."""
+    """The bytes that one call reads: `size` from `position` on into `buffers`."""
 
     segments: Segments
     segment: int
@@ -256,7 +257,7 @@ class _Run(NamedTuple):
 def _chunks(
     pieces: Sequence[bytes | Stored],
 ) -> Iterator[tuple[int, list[tuple[int, bytes]], list[Read]]]:
-    """(size, texts with their positions, what to read) of each chunk."""
+    """Yield (size, texts with their positions, what to read) of each chunk."""
     size = 0
     texts: list[tuple[int, bytes]] = []
     reads: list[Read] = []
@@ -285,7 +286,7 @@ async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
 
 
 def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
-    """Batches that lie one behind the other, with little between them, are read together.
+    """Yield batches that lie one behind the other, with little between them, to be read together.
 
     Queues that are written in turn have their batches in turn: in the order of the log many are.
     """

@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 
 
 def storage_code(code: Code) -> Code:
-    """What Kafka's coordinator says when its log cannot be written."""
+    """Return the code that Kafka's coordinator answers with when its log cannot be written."""
     if code == Code.MESSAGE_TOO_LARGE:
         return Code.UNKNOWN_SERVER_ERROR
     return Code.COORDINATOR_NOT_AVAILABLE
@@ -66,7 +66,7 @@ class Coordinator:
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
         readers: Readers | None = None,
     ) -> None:
-        """`sooner` is called when a timer is due before all others.
+        """Set up; call `sooner` when a timer is due before all others.
 
         `unique_id` makes what is unique in a member's id. `landing`: the way to the shards of
         queues; without it they all lie in this one. `settings_of`: what is set for a group.
@@ -110,11 +110,11 @@ class Coordinator:
         return self.settings_of(group_id).assignment_interval_ms / 1000
 
     def now(self) -> float:
-        """Seconds of the loop's clock, by which the timers run."""
+        """Return the seconds of the loop's clock, by which the timers run."""
         return anyio.current_time()
 
     def new_member_id(self, prefix: str) -> str:
-        """An id that no member has had before, as Kafka makes it; it fits what answers have."""
+        """Return a member id that none had before, as Kafka makes it; it fits what answers have."""
         unique = f"-{self.unique_id()}"
         room = TEXT_BYTES_MAX - len(unique)
         return prefix.encode()[:room].decode(errors="ignore") + unique
@@ -129,11 +129,11 @@ class Coordinator:
         return None if data is None else decode_group(data)
 
     def going(self, group_id: str) -> bool:
-        """Whether a group is being deleted. Requests for it are refused until it is gone."""
+        """Return whether a group is being deleted. Requests for it are refused until it is gone."""
         return group_id not in self.groups and self.deletions.going(group_id)
 
     def find(self, group_id: str) -> Group | None:
-        """A group that has members or is being joined; None for any other."""
+        """Return a group that has members or is being joined; None for any other."""
         group = self.groups.get(group_id)
         if group is None:
             head = self.head(group_id)
@@ -142,7 +142,7 @@ class Coordinator:
         return group
 
     async def load(self, group_id: str, *, empty: bool = False) -> Group | None:
-        """What `find` finds; a group of many members is read in slices.
+        """Return what `find` finds; read a group of many members in slices.
 
         `empty`: a share group without members, too, for its queues.
         """
@@ -166,7 +166,7 @@ class Coordinator:
         return self.groups[group_id]
 
     async def _load_logged(self, group_id: str, *, empty: bool = False) -> Group | None:
-        """The group. One without members is given once nothing of it is on its way to the log."""
+        """Return the group. One without members is given once nothing of it goes to the log."""
         while (group := await self.load(group_id, empty=empty)) is not None and not group.members:
             async with group.lock:
                 if self.has(group):
@@ -174,7 +174,7 @@ class Coordinator:
         return group
 
     async def open_classic(self, group_id: str) -> ClassicGroup:
-        """The group; a new one where it has no members. It has no consumer members."""
+        """Return the group; a new one if it has no members. It has no consumer members."""
         group = await self._load_logged(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -191,7 +191,7 @@ class Coordinator:
         return made
 
     async def open_consumer(self, group_id: str, *, create: bool) -> ConsumerGroup:
-        """The group; `create` makes a new one or upgrades a classic one. Raises KafkaError."""
+        """Return the group; `create` makes or upgrades one. Raise KafkaError."""
         group = await self._load_logged(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -223,7 +223,7 @@ class Coordinator:
         return made
 
     async def open_share(self, group_id: str, *, create: bool) -> ShareGroup | None:
-        """The group; without `create` None where nobody is a member of it. Raises KafkaError.
+        """Return the group; without `create` None if nobody is a member of it. Raise KafkaError.
 
         It may be without members still: who opens it forgets it, if nobody joins.
         """
@@ -248,7 +248,7 @@ class Coordinator:
         return restored(kinds.get(head.kind, ClassicGroup)(group_id, self), head, self.shard)
 
     def listed(self) -> Iterator[tuple[str, GroupRow]]:
-        """All groups that have members or offsets, by id."""
+        """Yield all groups that have members or offsets, by id."""
         for key, data in self.shard.kv.scan(*RowKind.GROUP.range()):
             yield name_of(key), decode_group(data)
 
@@ -260,7 +260,7 @@ class Coordinator:
             return await self.log_changes(group)
 
     async def log_changes(self, group: Group) -> Code:
-        """The same for a caller that has the group's lock."""
+        """Log a group's changes for a caller that has the group's lock."""
         if not self.has(group):
             return Code.NOT_COORDINATOR
         assigned = isinstance(group, AssignedGroup)
@@ -276,7 +276,7 @@ class Coordinator:
         return code
 
     def _read_again(self, group: Group, code: Code) -> None:
-        """The rows are the truth: read them again when somebody asks."""
+        """Drop the group, to read its rows again when somebody asks: they are the truth."""
         _log.warning("group_read_again", group=group.id, reason=code.name)
         if group.id in self.groups:
             del self.groups[group.id]

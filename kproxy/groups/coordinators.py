@@ -36,7 +36,7 @@ class Coordinators:
         settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
         readers: Readers | None = None,
     ) -> None:
-        """`unique_id` makes what is unique in a member's id. The rest: see `Coordinator`."""
+        """Set up; `unique_id` makes what is unique in a member's id. See `Coordinator`."""
         self._serving = serving
         self._config = config
         self._lookup = lookup
@@ -50,7 +50,7 @@ class Coordinators:
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def of(self, shard: Shard) -> Coordinator:
-        """The coordinator of a shard that is served here now."""
+        """Return the coordinator of a shard that is served here now."""
         known = self._by_shard.get(shard.shard)
         if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             if known is not None:
@@ -97,7 +97,7 @@ class Coordinators:
     async def _until_due(self, ran_at: float) -> float:
         """Wait until a timer is due, or for a look at the shards; not again at once in any case.
 
-        Returns until when it meant to wait.
+        Return until when it meant to wait.
         """
         while True:
             self._sooner = anyio.Event()

@@ -1,1 +1,1 @@
-"""Which queues there are and which worker serves them: what Metadata is answered from."""
+"""The queues there are and the workers that serve them, for Metadata's answers."""

@@ -23,18 +23,18 @@ from kproxy.virtual.types import LogOffset, QueueId, ShardId
 
 _COMING_KEPT = 1000
 _ID = struct.Struct(">QQ")
-_random = random.Random()  # of the system's randomness once: a call for each id takes 10 us
+_random = random.Random()  # seeded by the system's randomness once: a call for each id takes 10 us
 _TIME_MASK = (1 << 47) - 1  # the text form of an id never begins with a dash, as Kafka's
 
 
 def absent(name: str) -> tuple[Code, str | None]:
-    """How Kafka answers for a queue that is not there, and why the name could be none's."""
+    """Return Kafka's answer for a queue that is not there, and why the name could be none's."""
     fault = name_fault(name)
     return Code.INVALID_TOPIC_EXCEPTION if fault else Code.UNKNOWN_TOPIC_OR_PARTITION, fault
 
 
 class QueueIds:
-    """Makes ids of new queues: milliseconds since 1970, then random, as in a UUID of version 7.
+    """A maker of ids for new queues: milliseconds since 1970, then random, as in a UUID 7.
 
     Queues that are created one after the other have rows side by side. Nothing relies on the time,
     so the clock may be wrong. The last eight bytes give the queue's home shard (`home_of`).
@@ -51,7 +51,7 @@ class QueueIds:
         self._random_bits = random_bits
 
     def new(self, home: ShardId) -> QueueId:
-        """A new id of a queue with this home shard."""
+        """Return a new id of a queue with this home shard."""
         number = self._random_bits(63)
         number += home - number % self.shards
         time_ms = self._now_ms() & _TIME_MASK
@@ -59,12 +59,12 @@ class QueueIds:
 
 
 def home_of(queue_id: QueueId, shards: int) -> ShardId:
-    """The home shard of the queue with this id."""
+    """Return the home shard of the queue with this id."""
     return ShardId(int.from_bytes(queue_id[8:], "big") % shards)
 
 
 class Pending(Protocol):
-    """What `submit` gives back: known to be settled or not."""
+    """A result of `submit`: known to be settled or not."""
 
     @property
     def done(self) -> bool: ...
@@ -74,33 +74,33 @@ Ticket = TypeVar("Ticket", bound=Pending)
 
 
 class Lookup(Protocol):
-    """Where queues are looked up: a shard's state, or what all workers announce."""
+    """A look-up of queues: a shard's state, or what all workers announce."""
 
     @property
     def changes(self) -> int:
-        """Goes up whenever a queue is made, changed or deleted."""
+        """A count that goes up whenever a queue is made, changed or deleted."""
         ...
 
     def find(self, name: str) -> Queue | None: ...
     def find_id(self, queue_id: QueueId) -> Queue | None: ...
     def all(self, first: str = "") -> Iterator[Queue]:
-        """Every queue by name, from this name on."""
+        """Yield every queue by name, from this name on."""
         ...
 
     def group_row(self, group: str) -> bytes | None:
-        """What is set of a group (`virtual.rows.group_settings`)."""
+        """Return what is set of a group (`virtual.rows.group_settings`)."""
         ...
 
     def configured_groups(self) -> Iterator[str]:
-        """Groups of which something is set."""
+        """Yield the groups of which something is set."""
         ...
 
     def secured_row(self, name: str) -> bytes | None:
-        """A row of security (`virtual.rows.access`)."""
+        """Return a row of security (`virtual.rows.access`)."""
         ...
 
     def secured(self) -> Iterator[str]:
-        """Names of all rows of security."""
+        """Yield the names of all rows of security."""
         ...
 
 
@@ -153,7 +153,7 @@ class Catalogue(Generic[Ticket]):
         partitions_default: int,
         ids: QueueIds,
     ) -> None:
-        """`submit` puts a command in line where a queue's home is."""
+        """Set up; `submit` puts a command in line at a queue's home."""
         self._submit = submit
         self._partitions_default = partitions_default
         self._ids = ids
@@ -164,7 +164,7 @@ class Catalogue(Generic[Ticket]):
         self.all = lookup.all
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a queue, or one is on its way."""
+        """Return whether there is such a queue, or one is on its way."""
         coming = self._coming.get(name)
         return self.find(name) is not None or (coming is not None and not coming[1].done)
 
@@ -172,7 +172,7 @@ class Catalogue(Generic[Ticket]):
         self, name: str, partitions: int | None = None, configs: dict[str, str] | None = None,
         *, unasked: bool = False,
     ) -> tuple[Queue, Ticket]:  # fmt: skip
-        """Put a creation in line, or join the one that is. Raises KafkaError for a bad name.
+        """Put a creation in line, or join the one that is. Raise KafkaError for a bad name.
 
         The queue may be used behind it in the log at once; whether it won is the ticket's outcome.
         """

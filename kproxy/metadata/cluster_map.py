@@ -1,7 +1,7 @@
 """The map on every worker: which node owns which shard, and each node's address.
 
-The map is a fold of the partitions topic. Of two owners of a shard the later claim (log offset)
-holds, in whatever order their records come. Of two addresses for one node id the first record
+The map is a fold of the partitions topic. The later claim (log offset) of two owners of a shard
+holds, in whatever order their records come. The first record of two addresses for one node id
 holds, and so with the cluster id. A worker that sees its own record overwritten writes it again
 (`cluster.map_records`), because compaction keeps the last record.
 """
@@ -15,7 +15,7 @@ from kproxy.protocol.responses import Broker
 
 
 class Owner(NamedTuple):
-    """Who serves a shard, and the log offset of its claim: its epoch."""
+    """The owner of a shard, and the log offset of its claim: its epoch."""
 
     node_id: int
     claim: int
@@ -45,14 +45,14 @@ class ClusterMap:
 
     @staticmethod
     def shards_of(records: Iterable[tuple[bytes, bytes | None]]) -> int | None:
-        """The number of shards that the records of a partitions topic tell of."""
+        """Return the number of shards that the records of a partitions topic tell of."""
         for key, value in records:
             if key == b"cluster:" and value is not None:
                 return int(json.loads(value)["shards"])
         return None
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take in one record. Raises BadMap."""
+        """Take in one record. Raise BadMap."""
         kind, _, name = key.decode(errors="replace").partition(":")
         try:
             values = None if value is None else json.loads(value)
@@ -110,12 +110,13 @@ class ClusterMap:
             self.levels[given.node_id] = int(values.get("level", OLDEST))
 
     def free_node_id(self) -> int:
-        """One that was nobody's as far as is known: who had it may still come back."""
+        """Return a node id that was nobody's as far as is known: its worker may come back."""
         return self._newest_id + 1
 
 
 def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, bytes]:
-    """What all workers share. Those from before levels take `format` and refuse what is not 1."""
+    """Return what all workers share. Workers from before levels take `format` and refuse what is
+    not 1."""
     values = {"format": level, "cluster_id": cluster_id, "shards": shards}
     return b"cluster:", json.dumps(values).encode()
 
@@ -123,7 +124,7 @@ def cluster_record(cluster_id: str, shards: int, level: int) -> tuple[bytes, byt
 def node_record(
     node: Broker, level: int = NEWEST, addresses: Mapping[str, Address] | None = None
 ) -> tuple[bytes, bytes]:
-    """A worker's address, and the newest level that it knows; with several listeners, of each."""
+    """Return a worker's address, by listener if several, and the newest level that it knows."""
     values: dict[str, Any] = {"host": node.host, "port": node.port, "level": level}
     if addresses:
         values["listeners"] = {name: list(address) for name, address in addresses.items()}
@@ -131,12 +132,12 @@ def node_record(
 
 
 def shard_record(shard: int, owner: Owner, level: int = NEWEST) -> tuple[bytes, bytes]:
-    """Who serves a shard, and the level it knows: less than before after a rollback."""
+    """Return the owner of a shard, and the level it knows: less than before after a rollback."""
     values = {"node": owner.node_id, "claim": owner.claim, "level": level}
     return b"shard:%d" % shard, json.dumps(values).encode()
 
 
 def gone_records(node_id: int) -> tuple[tuple[bytes, bytes | None], ...]:
-    """That a worker is not there any more, and what lets compaction forget it."""
+    """Return the record that a worker is gone, and the one that lets compaction forget it."""
     key = b"node:%d" % node_id
     return (key, json.dumps({"gone": True}).encode()), (key, None)

@@ -19,11 +19,11 @@ from kproxy.virtual.partitioner import shard_of
 MAIN = "PLAINTEXT"
 """The listener of a node that says nothing of listeners."""
 _FORMAT_ABOVE_LEVEL = 1
-"""How much the format in `meta.json` is above the level: the first level had format 2."""
+"""The difference of `format` in `meta.json` and the level: the first level had format 2."""
 
 
 class Cluster(Protocol):
-    """What Metadata and coordinator look-ups are answered from."""
+    """The cluster as Metadata and coordinator look-ups see it."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -34,15 +34,15 @@ class Cluster(Protocol):
     @property
     def controller_id(self) -> int: ...
     def leaders(self, name: str, partitions: int) -> tuple[int, ...]:
-        """Node ids by partition of a queue; -1 where nobody serves it at the moment."""
+        """Return node ids by partition of a queue; -1 if nobody serves it at the moment."""
         ...
 
     def coordinator(self, name: str) -> Broker | None:
-        """Who serves a group or a transactional id."""
+        """Return the broker that serves a group or a transactional id."""
         ...
 
     def seen_by(self, listener: str) -> "Cluster":
-        """The same, with the addresses that who came by this listener can use."""
+        """Return the same, with the addresses that clients of this listener can use."""
         ...
 
 
@@ -86,7 +86,7 @@ class ClusterMapView:
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
-        """Those that serve something; one that died is gone when others have its shards."""
+        """The brokers that serve something; one that died is gone when others have its shards."""
         serving = {owner.node_id for owner in self._map.owners} | {self.me.node_id}
         nodes = self._map.nodes
         return tuple(nodes[node_id] for node_id in sorted(serving) if node_id in nodes)
@@ -197,7 +197,7 @@ def _write_identity(path: Path, cluster_id: str, shards: int, *, kafka: bool, le
 
 
 def open_identity(directory: Path) -> tuple[str, Level]:
-    """Cluster id and level of an embedded directory, made at first start. Raises ValueError."""
+    """Return cluster id and level of an embedded directory, made if new. Raise ValueError."""
     path = directory / "meta.json"
     values = _read_identity(path)
     if values is None:
@@ -210,7 +210,7 @@ def open_identity(directory: Path) -> tuple[str, Level]:
 
 
 def identity(directory: Path) -> dict[str, Any]:
-    """What `meta.json` of a data directory says. Raises OSError, ValueError."""
+    """Return what `meta.json` of a data directory says. Raise OSError, ValueError."""
     values = _read_identity(directory / "meta.json")
     if values is None:
         raise ValueError("it is not there: this is no data directory")
@@ -218,7 +218,7 @@ def identity(directory: Path) -> dict[str, Any]:
 
 
 def raise_level(directory: Path, level: int) -> Level:
-    """Let an embedded data directory have this level at least. Raises OSError, ValueError."""
+    """Let an embedded data directory have this level at least. Raise OSError, ValueError."""
     values = identity(directory)
     known = _level_of(values)
     if known < level:
@@ -250,7 +250,7 @@ class DirectoryUpgrades:
 
 
 def check_identity(directory: Path, cluster_id: str, shards: int) -> None:
-    """Whether a data directory is, or can become, a local copy of this cluster's. ValueError.
+    """Check that a directory is, or can become, a local copy of this cluster's. Raise ValueError.
 
     The cluster itself says its level, so a local copy keeps the oldest.
     """

@@ -38,7 +38,7 @@ DELAY_SETTINGS = (
 
 
 class DelaySettings(NamedTuple):
-    """Of a queue with delays. `fixed_ms`: 0 where only records with a header wait."""
+    """The settings of a queue with delays. `fixed_ms`: 0 if only records with a header wait."""
 
     fixed_ms: int
     by_header: bool
@@ -47,7 +47,7 @@ class DelaySettings(NamedTuple):
 
 
 def delays_conflict(values: Mapping[str, str]) -> str | None:
-    """What is wrong with a queue's settings of delays, of which each by itself is sound."""
+    """Return what is wrong with a queue's settings of delays, of which each by itself is sound."""
     defaults = {setting.name: setting.default for setting in DELAY_SETTINGS}
     fixed, most = (values.get(name, defaults[name]) for name in (FIXED, MOST))
     if int(fixed) > int(most):

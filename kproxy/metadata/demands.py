@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from kproxy.metadata.setting import LONG_MAX
 
-_NO_TIME = -1  # of a record that has none
+_NO_TIME = -1  # the time of a record that has none
 
 
 class Fault(Enum):
-    """Why a queue does not take a record."""
+    """The reason why a queue does not take a record."""
 
     NO_KEY = auto()
     """The queue is compacted: compaction drops what has no key."""

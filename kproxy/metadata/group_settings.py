@@ -1,7 +1,8 @@
 """The settings of a group: all of Kafka 4.3's (`GroupConfig`), some of 4.4's, and kproxy's own.
 
-What a group does not set, the worker says (`config_of_groups`). Checks and their texts follow
-Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are kept and shown.
+The worker has a default for each setting that a group does not set (`config_of_groups`). Checks and
+their texts follow Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are
+kept and shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +40,7 @@ COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"
 RETRY_BACKOFF = "kproxy.share.retry.backoff.ms"
 _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
-_SHOWN_MAX = 1000  # of them, in an error: it is cut off at 2,000
+_SHOWN_MAX = 1000  # characters of them, in an error: it is cut off at 2,000
 
 _STREAMS: Mapping[str, int] = {
     "group.streams.session.timeout.ms": 45_000,
@@ -112,20 +113,20 @@ _ORDERED = (
          "How long a released record waits before it is given again: after the first, second, …"
          " delivery, the last for all further ones; milliseconds, with commas between."),
 )  # fmt: skip
-"""In the order in which Kafka checks their bounds."""
+"""The settings in the order in which Kafka checks their bounds."""
 SETTINGS = {setting.name: setting for setting in sorted(_ORDERED, key=lambda one: one.name)}
-"""By name, in the order of names."""
+"""The settings by name, in the order of names."""
 _LEAST = {
     "share.record.lock.duration.ms": 1000,
     "share.delivery.count.limit": 2,
     "share.partition.max.record.locks": 100,
 }
-"""As Kafka has it, where the worker does not allow less."""
+"""The least values, as Kafka has them, if the worker does not allow less."""
 _SESSIONS = ("consumer", "share", "streams")
 
 
 class Bounds(NamedTuple):
-    """What a number may be, and the names of the broker settings that say so."""
+    """The bounds of a number, and the names of the broker settings that say so."""
 
     least: int
     least_name: str
@@ -143,7 +144,7 @@ class GroupSettings:
     share_session_timeout_ms: int = 45_000
     share_heartbeat_interval_ms: int = 5000
     assignment_interval_ms: int = 1000
-    """Of a share group."""
+    """The interval between assignments of a share group, in ms."""
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     record_locks_max: int = 2000
@@ -154,34 +155,34 @@ class GroupSettings:
     """Its name; empty: there is none."""
     dead_letter_copies_record: bool = False
     dead_letters_set_by: str | None = None
-    """Who has said either of both last: what it may read is copied."""
+    """The last user to set either of both: what that user may read is copied."""
     dead_letters_copied_by: str | None = None
-    """Who has said that they are copies: nor what that may not read."""
+    """The user who said that they are copies: what that user may not read is not copied either."""
     retry_backoff_ms: tuple[int, ...] = ()
-    """Before the second, third, … delivery; the last for all further ones. Empty: none."""
+    """The times before the second, third, … delivery; the last for further ones. Empty: none."""
 
 
 Configs = Mapping[str, str]
 
 
 class GroupRules:
-    """What groups may set where a worker says so, and what their settings come to there."""
+    """The rules for groups' settings on a worker, and the values that these come to there."""
 
     def __init__(self, broker_values: Mapping[str, int]) -> None:
-        """`broker_values`: by the names of Kafka's broker settings."""
+        """Set up; `broker_values`: by the names of Kafka's broker settings."""
         self._values = {**_STREAMS, **broker_values}
         self.of_row: Callable[[bytes], GroupSettings] = lru_cache(_PARSED_MAX)(self._of_row)
         """The settings of a group, from its row: each is parsed once."""
         self.defaults = self._settings({})
 
     def default(self, setting: Setting) -> str:
-        """What groups have that do not set it."""
+        """Return the value for groups that do not set it."""
         if setting.broker_name is None:
             return setting.default
         return str(self._values[setting.broker_name])
 
     def bounds(self, setting: Setting) -> Bounds | None:
-        """The bounds of a number; a worker's default is within them in any case."""
+        """Return the bounds of a number; a worker's default is within them in any case."""
         if setting.broker_name is None:
             return None
         _, kind, rest = setting.broker_name.split(".", 2)
@@ -196,9 +197,9 @@ class GroupRules:
     # -- checking
 
     def check(self, given: Configs, kept: Configs) -> dict[str, str]:
-        """What is given, as it is kept. `kept`: what is set beside it.
+        """Return what is given, as it is kept. `kept`: what is set beside it.
 
-        Raises KafkaError (INVALID_CONFIG).
+        Raise KafkaError (INVALID_CONFIG).
         """
         read: dict[str, str] = {}
         for name in given:
@@ -222,7 +223,7 @@ class GroupRules:
             raise ValueError(f"Value must be at least {least}")
 
     def _check_together(self, configs: Configs) -> None:
-        """Numbers within their bounds, and sessions longer than the time between heartbeats."""
+        """Check that numbers are within bounds, and sessions longer than heartbeat intervals."""
         for setting in _ORDERED:
             bounds = self.bounds(setting)
             if bounds is None or setting.name not in configs:
@@ -245,11 +246,11 @@ class GroupRules:
     # -- reading
 
     def effective(self, name: str, configs: Configs) -> str:
-        """A setting as text, as DescribeConfigs shows it."""
+        """Return a setting as text, as DescribeConfigs shows it."""
         return configs[name] if name in configs else self.default(SETTINGS[name])
 
     def _number(self, name: str, configs: Configs) -> int:
-        """Within its bounds: they may be others than when it was set."""
+        """Return a number within its bounds: they may be others than when it was set."""
         number = int(self.effective(name, configs))
         bounds = self.bounds(SETTINGS[name])
         assert bounds is not None

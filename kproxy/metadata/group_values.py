@@ -12,7 +12,7 @@ _DURATION_MS_MAX = (1 << 53) - 1
 
 
 class OffsetReset(Enum):
-    """Where a share group begins in a partition that it has not read."""
+    """The beginning of a share group in a partition that it has not read."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
@@ -37,7 +37,7 @@ _LONG = range(-(1 << 63), 1 << 63)
 
 
 def _duration_ms(text: str) -> int:
-    """Raises ValueError for what Java's Duration does not read, and for less than nothing."""
+    """Read a duration. Raise ValueError for what Java's Duration does not read, or below 0."""
     found = _DURATION.fullmatch(text)
     if found is None or (found[3] or "").upper() == "T" or not any(found.group(2, 4, 5, 6)):
         raise ValueError
@@ -63,7 +63,7 @@ _BY_DURATION = "by_duration:"
 
 
 def reset_of(value: str) -> AutoOffsetReset:
-    """Raises ValueError."""
+    """Return a reset from its text. Raise ValueError."""
     if value.startswith(_BY_DURATION):
         duration_ms = _duration_ms(value.removeprefix(_BY_DURATION))
         return AutoOffsetReset(OffsetReset.BY_DURATION, duration_ms)
@@ -77,7 +77,7 @@ def _trimmed(value: str) -> str:
 
 
 def at_least(least: int | None) -> Read:
-    """None: that is looked at later, as the worker has a say in it."""
+    """Return a check for a number. None: that is looked at later, as the worker has a say in it."""
     number_of = whole(INT)
 
     def read(value: str) -> str:

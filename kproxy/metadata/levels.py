@@ -25,7 +25,7 @@ DELAYS_FROM = 6
 RESTORES_FROM = 6
 """A data directory may come from a backup."""
 SECURITY_FROM = 7
-"""There may be access rules, users and quotas."""
+"""The level from which there may be access rules, users and quotas."""
 ARRIVAL_FROM = 8
 """Retention may count from the arrival of records."""
 PRODUCERS_FROM = 8
@@ -52,24 +52,25 @@ class Level:
         self.value = value
 
     def reaches(self, level: int) -> bool:
-        """Whether what needs `level` may be written."""
+        """Return whether what needs `level` may be written."""
         return self.value >= level
 
 
 class Upgrades(Protocol):
-    """Raising the level of all workers that share one cluster or data directory."""
+    """An upgrade of the level of all workers that share one cluster or data directory."""
 
     async def behind(self, level: int) -> list[str]:
-        """Live workers that do not know a level, as an operator knows them. Raises KafkaError."""
+        """Return live workers that do not know a level, as operators know them. Raise
+        KafkaError."""
         ...
 
     async def finalize(self, level: int) -> None:
-        """Put a level in force for good; returns when it is. Raises KafkaError."""
+        """Put a level in force for good; returns when it is. Raise KafkaError."""
         ...
 
 
 class Newest:
-    """Nothing is left to upgrade."""
+    """The upgrades of a worker that has nothing left to upgrade."""
 
     async def behind(self, level: int) -> list[str]:
         return []

@@ -39,7 +39,7 @@ class Encoding(NamedTuple):
 
 
 def read_encoding(kind: str, behind: str, *, last: bool) -> Encoding:
-    """Return an encoding of a field with this text behind it. Raises ValueError.
+    """Return an encoding of a field with this text behind it. Raise ValueError.
 
     `last`: no other field follows.
     """

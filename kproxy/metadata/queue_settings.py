@@ -38,7 +38,7 @@ _CODECS = {name: number for number, name in enumerate(CODECS)} | {"uncompressed"
 
 
 def given(named: Iterable[Any]) -> dict[str, str | None]:
-    """Settings as they are named, the last of each. Raises KafkaError (INVALID_CONFIG)."""
+    """Return settings as they are named, the last of each. Raise KafkaError (INVALID_CONFIG)."""
     found: dict[str, str | None] = {}
     for setting in named:
         if setting.name not in SETTINGS:
@@ -55,9 +55,9 @@ VALUE_MAX = 1 << 17  # characters: what is longer is checked, and kept, for too 
 
 
 def check(given: Mapping[str, str | None]) -> dict[str, str]:
-    """The settings to keep, as they are shown, without those set to null.
+    """Return the settings to keep, as they are shown, without those set to null.
 
-    Raises KafkaError (INVALID_CONFIG).
+    Raise KafkaError (INVALID_CONFIG).
     """
     kept = {}
     for name, value in given.items():
@@ -78,7 +78,7 @@ def check(given: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _checked_configs(text: str) -> str:
-    """Settings of queues that a route makes, as they are kept. Raises KafkaError."""
+    """Return settings of queues that a route makes, as they are kept. Raise KafkaError."""
     try:
         kept = check(_of_made_queues(text))
         fault = conflict(kept)
@@ -101,7 +101,7 @@ def _of_made_queues(text: str) -> dict[str, str | None]:
 def check_together(
     values: Mapping[str, str], level: Level, given: Collection[str] | None = None
 ) -> None:
-    """All settings of a queue, each sound by itself. Raises KafkaError (INVALID_CONFIG).
+    """Check all settings of a queue, each sound by itself. Raise KafkaError (INVALID_CONFIG).
 
     `given`: the names of those that are set now; None: all.
     """
@@ -135,7 +135,7 @@ LOOK_AGAIN_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """A queue's settings as values. What the queue does not set has its default."""
+    """A queue's settings as values. A setting that the queue does not set has its default."""
 
     retention_ms: int
     """-1: records are kept for ever."""
@@ -146,7 +146,7 @@ class QueueSettings:
     retention_bytes: int
     """-1: of any size."""
     demands: Demands
-    """What is demanded of whatever is appended."""
+    """The demands on whatever is appended."""
     rewind_denied: bool
     takes_dead_letters: bool
     """Whether share groups may have the queue as their dead-letter queue."""
@@ -158,7 +158,7 @@ class QueueSettings:
     inspects: bool
     """Whether the records of a batch are looked at before it is taken."""
     route_lag_max: int | None
-    """Of an entrance: records of a partition that may wait to be passed on. None: it is none."""
+    """The records of an entrance's partition that may wait to be passed on. None: it is none."""
     route_queues_max: int
     """Queues that each of its partitions may make."""
     route_keeps: bool
@@ -167,7 +167,7 @@ class QueueSettings:
     """None: no record waits."""
 
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
-        """When retention checks a partition next whose records begin at `oldest_ms`.
+        """Return when retention checks a partition next whose records begin at `oldest_ms`.
 
         As Kafka's checks, not before `check_ms` have passed, however old the records are.
         """
@@ -236,12 +236,12 @@ def _delay(values: Mapping[str, str]) -> DelaySettings | None:
 
 
 def settings_of(configs: Mapping[str, str]) -> QueueSettings:
-    """A queue's `configs` as values. Each combination is parsed once."""
+    """Return a queue's `configs` as values. Each combination is parsed once."""
     return _parsed(tuple(configs.items())) if configs else DEFAULTS
 
 
 def effective(name: str, configs: Mapping[str, str]) -> str:
-    """A setting as text, as DescribeConfigs shows it."""
+    """Return a setting as text, as DescribeConfigs shows it."""
     return configs[name] if name in configs else SETTINGS[name].default
 
 

@@ -18,7 +18,8 @@ ENTRANCE_PARTITIONS_MAX = 8
 
 
 def _sound(check: Read) -> Read:
-    """What `check` takes, or nothing. Spaces around it are dropped, as Kafka does with others."""
+    """Return a check that takes what `check` takes, or nothing. Spaces around it are dropped, as
+    Kafka does with others."""
 
     def read(value: str) -> str:
         value = value.strip(SPACE)
@@ -38,7 +39,7 @@ def _filter(value: str) -> str:
 
 
 def _configs(value: str) -> str:
-    """What they set is checked where all settings are known."""
+    """Check the form of settings; they are checked where all are known."""
     read_configs(value)
     return value
 
@@ -91,7 +92,7 @@ _NO_CHANGE = {setting.name: (None, setting.default) for setting in ROUTE_SETTING
 
 
 def routes_conflict(values: Mapping[str, str], given: Collection[str]) -> str | None:
-    """What is wrong with a queue's settings of routes, of which each by itself is sound.
+    """Return what is wrong with a queue's settings of routes, of which each by itself is sound.
 
     `given`: the names of those that are set now. One of a route that has ended may stay, one that
     is set without its route is a mistake.
@@ -111,7 +112,7 @@ def routes_conflict(values: Mapping[str, str], given: Collection[str]) -> str | 
 
 
 def names_conflict(values: Mapping[str, str], name: str) -> str | None:
-    """What is wrong with the queues that the settings of the queue `name` refer to."""
+    """Return what is wrong with the queues that the settings of the queue `name` refer to."""
     for setting in (FROM, UNROUTABLE):
         if values.get(setting) == name:
             return f"{setting}={name} is this queue itself: name another one"
@@ -119,7 +120,7 @@ def names_conflict(values: Mapping[str, str], name: str) -> str | None:
 
 
 def partitions_conflict(values: Mapping[str, str], partitions: int) -> str | None:
-    """Whether a queue with these settings has too many partitions."""
+    """Return why a queue with these settings has too many partitions, or None."""
     if values.get(FROM) and partitions != 1:
         return f"a queue with {FROM} has 1 partition, not {partitions}: the order would be lost"
     if values.get(TO) and partitions > ENTRANCE_PARTITIONS_MAX:

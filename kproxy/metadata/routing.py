@@ -1,4 +1,4 @@
-"""Where a record goes: templates of an entrance, filters of a queue that takes from another.
+"""The target of a record: templates of an entrance, filters of a queue that takes from another.
 
 A template has a literal prefix, and then `{key}` or `{header:NAME}` anywhere: `device-{key}`,
 `t.{header:tenant}.{header:kind}`. `{key:%}`, `{key:hex}`, `{key:hash}`, `{header:NAME:%}`,
@@ -18,7 +18,7 @@ In the texts of a filter and in the name of a header `%XX` stands for a byte, so
 A template has a prefix so that it says which queues it may make. A record whose key or header does
 not make the name of a queue is *unroutable*, as is one whose name would begin with `__`.
 
-Of headers of one name the last one counts, as in Java's `Headers.lastHeader`.
+The last one of several headers of one name counts, as in Java's `Headers.lastHeader`.
 """
 
 import re
@@ -47,7 +47,7 @@ Headers = Mapping[bytes, bytes | None]
 
 
 def internal(name: str) -> bool:
-    """Whether a name is one of Kafka's own queues: no route goes there."""
+    """Return whether a name is one of Kafka's own queues: no route goes there."""
     return name.startswith(_INTERNAL)
 
 
@@ -62,7 +62,7 @@ class Template(NamedTuple):
     doubtful: bool
     """Whether the prefix alone does not say that a name is no queue of Kafka's own."""
     encodings: tuple[Encoding | None, ...] = ()
-    """Of each field; empty: none of them has any."""
+    """The encodings of each field; empty: none of them has any."""
 
     @property
     def headers(self) -> frozenset[bytes]:
@@ -70,9 +70,9 @@ class Template(NamedTuple):
         return frozenset(name for name, _ in self.fields if name is not None)
 
     def fill(self, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
-        """(queue name, None), or ("", why the record has none).
+        """Return (queue name, None), or ("", why the record has none).
 
-        That the name is not the entrance's own is for the caller to see.
+        The caller checks that the name is not the entrance's own.
         """
         _, name, fields, doubtful, encodings = self
         if encodings:
@@ -118,7 +118,7 @@ _TOO_LONG = f"the queue name is longer than {NAME_LENGTH_MAX} characters"
 
 
 def _what(header: bytes | None) -> str:
-    """A field, for people."""
+    """Return a field, for people."""
     return "key" if header is None else f"header {shown(header.decode(errors='backslashreplace'))}"
 
 
@@ -137,7 +137,7 @@ def _check_text(text: str, most: int) -> None:
 
 @lru_cache(_PARSED_MAX)
 def read_template(text: str) -> Template:
-    """Raises ValueError, saying what a template must be."""
+    """Read a template. Raise ValueError, saying what a template must be."""
     _check_text(text, TEXT_MAX)
     prefix, *rest = _FIELD.split(text)
     if not rest:
@@ -182,7 +182,7 @@ _OF_HEADERS = {":%": PERCENT, ":%hex": HEX, ":%hash": HASH}
 
 
 def _encoded(field: str) -> tuple[str, str | None]:
-    """A field without its encoding, and which that is."""
+    """Return a field without its encoding, and which that is."""
     if (kind := _OF_KEYS.get(field)) is not None:
         return "key", kind
     for end, kind in _OF_HEADERS.items():
@@ -252,7 +252,7 @@ def _condition(text: str) -> Condition:
 
 @lru_cache(_PARSED_MAX)
 def read_filter(text: str) -> Filter:
-    """Raises ValueError, saying what a filter must be. "": all records match."""
+    """Read a filter. Raise ValueError, saying what a filter must be. "": all records match."""
     _check_text(text, TEXT_MAX)
     parts = text.split("&") if text else []
     if len(parts) > _PARTS_MAX:
@@ -262,7 +262,7 @@ def read_filter(text: str) -> Filter:
 
 @lru_cache(_PARSED_MAX)
 def read_configs(text: str) -> dict[str, str]:
-    """Settings as `name:value;name:value`. Raises ValueError; values are not checked here."""
+    """Return settings from `name:value;name:value`, values unchecked. Raise ValueError."""
     _check_text(text, CONFIGS_MAX)
     found = {}
     for part in text.split(";") if text else []:

@@ -12,15 +12,15 @@ INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _INT_MIN, _LONG_MIN = -(2**31), -(2**63)
 
 SET_BY = "kproxy.set.by"
-"""Beside settings by which the server copies records: who has set them (`security.behalf`). No
-client sets, drops or sees it."""
+"""The user who has set settings by which the server copies records (`security.behalf`), kept beside
+them. No client sets, drops or sees it."""
 COPIES_BY = "kproxy.copies.by"
-"""Likewise, who has said that dead letters are copies, whoever sets their queue since."""
+"""The user who has said that dead letters are copies, whoever sets their queue since."""
 _SHOWN_MAX = 200
 
 
 def shown(text: str) -> str:
-    """What a peer has sent, for one line of an answer: escaped, and its beginning."""
+    """Return what a peer has sent, for one line of an answer: escaped, and its beginning."""
     return printable(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…")
 
 
@@ -41,11 +41,11 @@ class Setting:
     has_effect: bool = True
 
 
-_WHOLE = re.compile(r"[+-]?\d{1,20}")  # of any script, as Long.parseLong takes them
+_WHOLE = re.compile(r"[+-]?\d{1,20}")  # digits of any script, as Long.parseLong takes them
 _DECIMAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?)[fFdD]?", re.ASCII)
 _HEXADECIMAL = re.compile(r"([+-]?0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d{1,5})[fFdD]?", re.ASCII)
 _SIGHT = 32  # a longer number is none
-SPACE = "".join(map(chr, range(33)))  # what Java's trim takes away
+SPACE = "".join(map(chr, range(33)))  # the characters that Java's trim takes away
 
 
 def _whole(value: str, least: int, most: int) -> int:
@@ -56,7 +56,7 @@ def _whole(value: str, least: int, most: int) -> int:
 
 
 def whole(kind: int, least: int | None = None, most: int | None = None) -> Read:
-    """A whole number of type INT or LONG."""
+    """Return a check for a whole number of type INT or LONG."""
     low, high = (_INT_MIN, INT_MAX) if kind == INT else (_LONG_MIN, LONG_MAX)
     low, high = low if least is None else least, high if most is None else most
 
@@ -70,7 +70,7 @@ def whole(kind: int, least: int | None = None, most: int | None = None) -> Read:
 
 
 def _decimal(value: str) -> float:
-    """Raises ValueError, OverflowError."""
+    """Return a number. Raise ValueError, OverflowError."""
     if len(value) > _SIGHT:
         raise ValueError
     if found := _DECIMAL.fullmatch(value):
@@ -81,7 +81,7 @@ def _decimal(value: str) -> float:
 
 
 def decimal(least: float, most: float) -> Read:
-    """A number with a fraction, in the forms that Java reads; NaN is none."""
+    """Return a check for a number with a fraction, in the forms that Java reads; NaN is none."""
 
     def read(value: str) -> str:
         try:
@@ -96,7 +96,7 @@ def decimal(least: float, most: float) -> Read:
 
 
 def boolean(value: str) -> str:
-    """true or false."""
+    """Return true or false."""
     value = value.strip(SPACE).lower()
     if value not in ("true", "false"):
         raise ValueError("it must be true or false")
@@ -104,7 +104,7 @@ def boolean(value: str) -> str:
 
 
 def one_of(*allowed: str) -> Read:
-    """One of some words."""
+    """Return a check for one of some words."""
 
     def read(value: str) -> str:
         value = value.strip(SPACE)
@@ -116,13 +116,13 @@ def one_of(*allowed: str) -> Read:
 
 
 def parts(value: str) -> list[str]:
-    """The parts of a list, as Kafka cuts it."""
+    """Return the parts of a list, as Kafka cuts it."""
     value = value.strip(SPACE)
     return [part.strip(SPACE) for part in value.split(",")] if value else []
 
 
 def list_of(*allowed: str) -> Read:
-    """A list of some words."""
+    """Return a check for a list of some words."""
 
     def read(value: str) -> str:
         found = parts(value)

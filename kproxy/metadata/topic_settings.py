@@ -40,7 +40,7 @@ def _gzip_level(value: str) -> str:
 
 
 def _throttled(value: str) -> str:
-    """`*`, or partition:broker pairs."""
+    """Check `*`, or partition:broker pairs."""
     found = parts(value)
     pairs = (part.split(":") for part in found)
     if found != ["*"] and not all(
@@ -185,11 +185,11 @@ def _all() -> dict[str, Setting]:
 
 
 SETTINGS = _all()
-"""By name, in the order of names."""
+"""The settings by name, in the order of names."""
 
 
 def conflict(values: Mapping[str, str]) -> str | None:
-    """What is wrong with settings together, of which each by itself is sound."""
+    """Return what is wrong with settings together, of which each by itself is sound."""
     least, most = (values.get(name, SETTINGS[name].default) for name in _LAGS)
     if int(least) > int(most):
         return f"min.compaction.lag.ms={least} is above max.compaction.lag.ms={most}"

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Those that kproxy serves or knows of."""
+    """The APIs that kproxy serves or knows of."""
 
     PRODUCE = 0
     FETCH = 1

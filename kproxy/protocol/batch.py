@@ -16,8 +16,9 @@ HEADER_BYTES = HEADER.size
 LOG_OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
 CRC_FROM = 21  # the CRC covers the attributes and all that follows
 RECORDS_PER_BYTE_MAX = 16
-"""Of compressed records. Offsets that count up cost each some bits: the most that any codec got
-out of empty records was 1.7 (measured: zstd, levels 1 to 22). More is a batch that lies."""
+"""The most compressed records for each byte. Offsets that count up cost each some bits: the most
+that any codec got out of empty records was 1.7 (measured: zstd, levels 1 to 22). More is a batch
+that lies."""
 CONTROL_BATCH_BYTES = 78
 RECORD_BYTES_MIN = 7  # length, attributes, time and offset deltas, key, value, header count
 MAGIC = 2
@@ -27,7 +28,7 @@ CODEC_ZSTD = 4
 CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
-"""In the attributes: `is_transactional`, for what is done for each batch."""
+"""The bit of the attributes: `is_transactional`, for what is done for each batch."""
 _CONTROL = 0x20
 _BASE_OFFSET = struct.Struct(">q")
 _PLACED = struct.Struct(">qii")  # base offset, length, leader epoch
@@ -93,7 +94,7 @@ class BadBatch(ValueError):
     def __init__(
         self, code: Code, message: str, blamed: list[tuple[int, str]] | None = None
     ) -> None:
-        """`blamed`: single records, by their number in the batch, and what is wrong with them."""
+        """Note the code; `blamed`: records, by number in the batch, and what is wrong with them."""
         super().__init__(message)
         self.code = code
         self.blamed = blamed or ()
@@ -104,7 +105,7 @@ ZSTD_FROM = 7
 
 
 def check(records: Records | None, batch_bytes_max: int, api_version: int) -> BatchHeader:
-    """The header of the one whole, sound batch that a Produce request carries. Raises BadBatch.
+    """Return the header of the one sound batch that a Produce request carries. Raise BadBatch.
 
     The rules and their order are Kafka's (`ProduceRequest.validateRecords`, `LogValidator`).
     """
@@ -171,7 +172,7 @@ def place(answer: bytearray, at: int, length: int, base_offset: int, leader_epoc
 
 
 def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
-    """The batch with the timestamp type that the queue has, and its CRC again.
+    """Return the batch with the timestamp type that the queue has, and its CRC again.
 
     With a time, that of the server: LogAppendTime. With None, the producer's own: CreateTime.
     """
@@ -181,7 +182,7 @@ def stamped(batch: Records, log_append_time_ms: int | None) -> bytes:
 
 
 def stamp(batch: bytearray, log_append_time_ms: int | None) -> None:
-    """As `stamped`, in its place."""
+    """Set the timestamp type as `stamped` does, in place."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_FROM)
     if log_append_time_ms is None:
         _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes & ~_LOG_APPEND_TIME)
@@ -196,7 +197,7 @@ _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
 
 
 def control_batch(producer_id: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:
-    """The marker that ends a transaction in a partition (Kafka's `EndTransactionMarker`).
+    """Return the marker that ends a transaction in a partition (Kafka's `EndTransactionMarker`).
 
     `epoch`: the lowest that the producer may go on with.
     """

@@ -52,7 +52,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_header(frame: Frame, *, loads: bool = True) -> RequestHeader:
-    """Read a request header, version 1 or 2 as the API and version say. Raises Malformed.
+    """Read a request header, version 1 or 2 as the API and version say. Raise Malformed.
 
     `loads`: where the schemas of its API version are not loaded, that is done now: for some ten
     milliseconds.
@@ -108,7 +108,7 @@ def load(key: int, version: int) -> bool | None:
 
 
 def request_schema(key: int, version: int) -> Any:
-    """kio's class for a request body, or None where kio knows no such version."""
+    """Return kio's class for a request body, or None if kio knows no such version."""
     if not (0 <= key < 128 and 0 <= version < 64):
         return None
     return _loaded(load_request_schema, key, version)
@@ -118,18 +118,18 @@ ELEMENTS_MAX = 1_000_000
 
 
 def decode_body(frame: bytes, header: RequestHeader, elements_max: int = ELEMENTS_MAX) -> Any:
-    """Read a request body into kio's value for that version. Raises Malformed."""
+    """Read a request body into kio's value for that version. Raise Malformed."""
     return decode_admitted(header, admit_body(frame, header, elements_max))
 
 
 def admit_body(frame: bytes, header: RequestHeader, elements_max: int) -> Admitted:
-    """Walk over a request body before it is decoded. Raises Malformed."""
+    """Walk over a request body before it is decoded. Raise Malformed."""
     schema = request_schema(header.api_key, header.api_version)
     return admit(schema, frame, header.body_at, elements_max)
 
 
 def decode_admitted(header: RequestHeader, admitted: Admitted, sliced: bool = False) -> Any:
-    """Read a body that was walked over, in slices where it is large. Raises Malformed."""
+    """Read a body that was walked over, in slices where it is large. Raise Malformed."""
     schema = request_schema(header.api_key, header.api_version)
     reader = sliced_reader(schema) if sliced else _reader(schema)
     try:
@@ -147,7 +147,7 @@ def _reader(schema: Any) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def response_prefix(key: int, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """Frame length and response header for a body of `body_bytes`. Raises Malformed."""
+    """Frame length and response header for a body of `body_bytes`. Raise Malformed."""
     if body_bytes > _BODY_BYTES_MAX:
         raise Malformed(f"an answer of {body_bytes} bytes is larger than a frame can be")
     tags = b"\0" if _response_header_is_flexible(key, version) else b""
@@ -164,7 +164,7 @@ def _response_header_is_flexible(key: int, version: int) -> bool:
 
 @cache
 def throttle_at(key: int, version: int) -> int | None:
-    """Where a response frame has its throttle time, in milliseconds: 4 bytes.
+    """Return where a response frame has its throttle time, in milliseconds: 4 bytes.
 
     From the frame's end where that is negative; None where it has none, or a moving one.
     """
@@ -181,13 +181,13 @@ def throttle_at(key: int, version: int) -> int | None:
 
 
 def encode(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
-    """A whole response frame from a dict of field names, superset of what `version` has."""
+    """Return a whole response frame from a dict of field names, superset of what `version` has."""
     body = encode_body(key, version, values)
     return response_prefix(key, version, correlation_id, len(body)) + body
 
 
 def encode_body(key: int, version: int, values: Mapping[str, Any]) -> bytes:
-    """A response body alone."""
+    """Return a response body alone."""
     if by_hand := _BY_HAND.get(key):
         return by_hand(version, values)
     return encode_with_kio(key, version, values)
@@ -204,7 +204,7 @@ _BY_HAND = {int(ApiKey.CREATE_TOPICS): created_topics_body}
 
 
 def encode_request(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
-    """A whole request frame, for clients of ours: so far the tests'."""
+    """Return a whole request frame, for clients of ours: so far the tests'."""
     schema = _loaded(load_request_schema, key, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _builder(schema)(values))
@@ -272,7 +272,7 @@ def _converter(field: Field[Any]) -> Callable[[Any], Any]:
 
 
 def _shape(annotation: Any) -> tuple[Any, bool, bool]:
-    """(nested schema or None, whether an array, whether nullable) of a field's annotation."""
+    """Return (nested schema or None, whether an array, whether nullable) of an annotation."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     optional = NoneType in parts
     kept = next(part for part in parts if part is not NoneType)

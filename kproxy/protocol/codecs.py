@@ -1,4 +1,4 @@
-"""Packs and unpacks the records of a batch with Kafka's codecs.
+"""The packing of a batch's records with Kafka's codecs.
 
 It unpacks a piece at a time, so the content of a small batch that claims much is never in memory
 as a whole, and refuses a batch that unpacks to more than the limit. gzip is the standard
@@ -36,13 +36,13 @@ class Unfit(Exception):
 
 
 def memory_of(batch_bytes: int) -> int:
-    """What it takes at most to go through a batch of so many bytes: of snappy, a whole block."""
+    """Return the most memory to go through a batch of so many bytes: for snappy, a whole block."""
     unpacked = min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * batch_bytes)
     return 2 * batch_bytes + max(unpacked, 3 * PIECE_BYTES)
 
 
 def unpack(data: bytes, codec: int) -> Iterator[bytes]:
-    """A batch's records in pieces, none of them empty. Raises Malformed, also if they are many."""
+    """Yield a batch's records in pieces, none empty. Raise Malformed, also if they are many."""
     total = 0
     try:
         for piece in _pieces(data, codec):
@@ -87,7 +87,7 @@ def _lz4_most(data: bytes) -> int:
     return blocks * block
 
 
-_ZSTD_BLOCK_BYTES = 128 << 10  # of any block, unpacked, at most
+_ZSTD_BLOCK_BYTES = 128 << 10  # the largest block, unpacked
 _ZSTD_RLE = 1
 
 
@@ -133,7 +133,7 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _snappy_parts(data: bytes) -> Iterator[bytes]:
-    """Raw snappy, or the framing of xerial's library that Java clients write."""
+    """Yield raw snappy, or the blocks of xerial's framing that Java clients write."""
     if not data.startswith(_XERIAL_MAGIC):
         yield data
         return
@@ -148,7 +148,7 @@ def _snappy_parts(data: bytes) -> Iterator[bytes]:
 
 
 def _snappy_block(data: bytes) -> bytes:
-    """What it says of its own length is allocated: no more than it can hold."""
+    """Unpack a block. Its stated length is allocated: no more than it can hold."""
     length = cramjam.snappy.decompress_raw_len(data)
     if length > min(UNPACKED_BYTES_MAX, SNAPPY_RATIO_MAX * len(data)):
         raise Malformed(f"{len(data)} bytes of snappy cannot unpack to {length}")
@@ -156,7 +156,7 @@ def _snappy_block(data: bytes) -> bytes:
 
 
 def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
-    """Records as a batch carries them, by a codec of CODECS; snappy as Java's clients write it."""
+    """Pack records as batches carry them, by a codec of CODECS; snappy as Java's clients do."""
     name = CODECS[codec]
     if level is None:
         level = LEVELS.get(name, 0)
@@ -180,7 +180,7 @@ def pack(data: bytes, codec: int, level: int | None = None) -> bytes:
 
 
 def packings(codec: int) -> Iterator[tuple[int, int | None]]:
-    """The codecs to try, with their levels; None: the usual one."""
+    """Yield the codecs to try, with their levels; None: the usual one."""
     yield codec, None
     if codec:
         yield 0, None

@@ -1,4 +1,4 @@
-"""Reads kio's values element by element: for large requests, on a thread.
+"""A reader of kio's values element by element: for large requests, on a thread.
 
 kio reads a whole request in one call and holds the interpreter's lock meanwhile: 100 ms for a
 hundred thousand queues. This reader gives the lock away between two elements. Its values are the
@@ -22,7 +22,7 @@ LogReader = Callable[[bytes, int], tuple[Any, int]]
 
 @cache
 def sliced_reader(schema: Any) -> LogReader:
-    """As kio's `entity_reader`."""
+    """Return a reader like kio's `entity_reader`."""
     if not any(_elements(field) for field in fields(schema)):
         return entity_reader(schema)
     plain: list[tuple[str, LogReader]] = []
@@ -57,7 +57,7 @@ def sliced_reader(schema: Any) -> LogReader:
 
 
 def _elements(field: Field[Any]) -> Any:
-    """The schema of an array's elements, or None where the field is no array of structures."""
+    """Return the schema of an array's elements, or None if the field is no array of structures."""
     found = array_type(field)
     inner = None if found is None else get_args(found)[0]
     return inner if is_dataclass(inner) else None

@@ -17,24 +17,24 @@ _SMALL_BYTES = (
 )
 SHORTEST_REQUEST_BYTES = 8  # api key, api version, correlation id
 _LARGE_BYTES = 32 << 10  # a frame that has memory of its own before it is whole
-_ARRIVED = 4  # of a large frame one part in so many
+_ARRIVED = 4  # one part in so many of a large frame
 _LENGTH = struct.Struct(">i")
 
 _TLS = b"\x16\x03"  # a handshake, and the version's first half
 _HTTP = frozenset(
     (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 )
-"""How other protocols begin, where a length is expected."""
+"""The beginnings of other protocols, seen where a length is expected."""
 _HUGE_BYTES = 8 << 20
 """A frame from here on has its memory at once, whose pages are made as they are filled. A bytearray
 is zeroed as a whole first, and a quarter of the frame copied: 100 ms of 100 MiB."""
 
 Frame = bytes | bytearray | mmap
-"""Never changed once it is given out."""
+"""A frame, never changed once it is given out."""
 
 
 def readable(frame: Frame) -> bytes:
-    """A frame as kio reads it: in memory that cannot be changed. A huge one is not copied."""
+    """Return a frame as kio reads it: in memory that cannot change. A huge one is not copied."""
     return cast(bytes, memoryview(frame).toreadonly()) if isinstance(frame, mmap) else bytes(frame)
 
 
@@ -44,17 +44,17 @@ def _put(frame: bytearray | mmap, at: int, data: bytes | bytearray | memoryview)
 
 
 class FrameAssembler:
-    """Cuts a byte stream into frames. Not thread-safe; one per connection."""
+    """A cutter of a byte stream into frames. Not thread-safe; one per connection."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._shortest = SHORTEST_REQUEST_BYTES
-        self._prefix = b""  # of a length that has come in part
-        self._length = 0  # of the frame under way, or 0
-        self._chunks: list[bytes | bytearray] = []  # of that frame
+        self._prefix = b""  # a length that has come in part
+        self._length = 0  # length of the frame under way, or 0
+        self._chunks: list[bytes | bytearray] = []  # pieces of that frame
         self._chunk_bytes = 0
         self._large: bytearray | mmap | None = None  # that frame, as long as it will be
-        self._filled = 0  # of it
+        self._filled = 0  # bytes of it that have come
 
     def expect(self, frame_bytes_max: int, shortest: int = SHORTEST_REQUEST_BYTES) -> None:
         """Take frames of another size from the next one on."""
@@ -70,11 +70,11 @@ class FrameAssembler:
         return LENGTH_BYTES + self._chunk_bytes if self._length else len(self._prefix)
 
     def room(self) -> memoryview | None:
-        """Where the bytes that come next can be put, or None: give them to `feed`."""
+        """Return the memory for the bytes that come next, or None: give them to `feed`."""
         return None if self._large is None else memoryview(self._large)[self._filled :]
 
     def filled(self, count: int) -> list[Frame]:
-        """So many bytes were put into `room`; returns the frame if that completes it."""
+        """Note that so many bytes were put into `room`; return the frame if that completes it."""
         large = self._large
         assert large is not None
         self._filled += count
@@ -84,7 +84,7 @@ class FrameAssembler:
         return [large]
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """Return the frames (without their length) that `data` completes. Raises Malformed."""
+        """Return the frames (without their length) that `data` completes. Raise Malformed."""
         frames: list[Frame] = []
         at, end = 0, len(data)
         while at < end:
@@ -113,7 +113,7 @@ class FrameAssembler:
         return frames
 
     def _read_length(self, data: bytes | memoryview, at: int) -> tuple[int, int]:
-        """The length of the frame that begins here, 0 where it is cut; and where that goes on."""
+        """Return the length of the frame that begins here, 0 if cut; and where that goes on."""
         prefix = self._prefix
         if not prefix and len(data) - at >= LENGTH_BYTES:
             (length,) = _LENGTH.unpack_from(data, at)

@@ -17,8 +17,8 @@ from kproxy.protocol.frames import Frame
 from kproxy.protocol.varint import Malformed, read_uvarint, uvarint
 
 TEXT_BYTES_MAX = 0x7FFF
-"""Of a string, in every version: what is longer no request may have, as in Kafka. So each name that
-a client chooses fits the 16 bits that rows, commands and answers have for its length.
+"""The longest string, in every version: no request may have a longer one, as in Kafka. So each name
+that a client chooses fits the 16 bits that rows, commands and answers have for its length.
 """
 
 
@@ -39,7 +39,7 @@ class GuardWalk:
         self.elements_left = elements_max
 
     def take(self, count: int) -> None:
-        """Count elements, or tagged fields. Raises TooMany."""
+        """Count elements, or tagged fields. Raise TooMany."""
         self.elements_left -= count
         if self.elements_left < 0:
             raise TooMany
@@ -66,7 +66,7 @@ class Admitted(NamedTuple):
 
 
 def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitted:
-    """Walk over a body that is to be decoded as `schema`. Raises Malformed."""
+    """Walk over a body that is to be decoded as `schema`. Raise Malformed."""
     walk = GuardWalk(elements_max)
     end = _struct_walker(schema)(data, position, len(data), walk)
     elements = elements_max - walk.elements_left
@@ -85,7 +85,7 @@ def admit(schema: Any, data: bytes, position: int, elements_max: int) -> Admitte
 def skip_tags(data: Frame, position: int, end: int, elements_max: int) -> tuple[int, int]:
     """Walk over a tagged-field section of which no field is of interest.
 
-    Returns (next position, how many elements may follow). Raises Malformed.
+    Return (next position, how many elements may follow). Raise Malformed.
     """
     if position < end and data[position] == 0:
         return position + 1, elements_max
@@ -125,7 +125,7 @@ def _struct_walker(schema: Any) -> Walker:
 
 
 def array_type(field: Field[Any]) -> Any:
-    """The field's annotation without None where it is an array, else None."""
+    """Return the field's annotation without None if it is an array, else None."""
     return next((part for part in _union_parts(field.type) if get_origin(part) is tuple), None)
 
 

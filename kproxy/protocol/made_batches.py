@@ -18,7 +18,7 @@ _NONE = b"\x01"  # the length of what is null
 
 
 class Content(NamedTuple):
-    """What a record holds, its headers as they lie."""
+    """The content of a record, its headers as they lie."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -27,7 +27,7 @@ class Content(NamedTuple):
 
 
 def content_of(record: bytes) -> Content:
-    """The content of a record, from all of its bytes (`KeyedRecord.data`). Raises Malformed."""
+    """Return the content of a record, from its bytes (`KeyedRecord.data`). Raise Malformed."""
     end = len(record)
     _, at = read_varlong(record, 0, end)
     _, at = read_varlong(record, at + 1, end)
@@ -41,7 +41,7 @@ def content_of(record: bytes) -> Content:
 
 
 def content_of_body(body: bytes) -> Content:
-    """The content of a record from its bytes from the key on. Raises Malformed."""
+    """Return the content of a record from its bytes from the key on. Raise Malformed."""
     return content_of(_NO_HEAD + body)
 
 
@@ -49,7 +49,7 @@ _NO_HEAD = bytes(4)  # length, attributes, time, offset: none of them is looked 
 
 
 def body_of(content: Content, more: Sequence[bytes]) -> bytes:
-    """A record from its key on, with these headers behind its own."""
+    """Return a record from its key on, with these headers behind its own."""
     return b"".join(
         (
             _sized(content.key), _sized(content.value), _varlong(content.headers + len(more)),
@@ -76,26 +76,26 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def header(name: str, value: str) -> bytes:
-    """One header of a record."""
+    """Return one header of a record."""
     return _sized(name.encode()) + _sized(value.encode())
 
 
 def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
-    """A record with these headers behind its own; its time is the batch's."""
+    """Return a record with these headers behind its own; its time is the batch's."""
     body = b"\0\0" + _varlong(offset_delta) + body_of(content, more)
     return _varlong(len(body)) + body
 
 
-_TAIL = struct.Struct(">hiqqqhii")  # of a header, from its attributes on
+_TAIL = struct.Struct(">hiqqqhii")  # a record batch's header, from its attributes on
 _HEAD = struct.Struct(">qiibI")
-_LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # what a length counts beside the records
+_LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # bytes that a length counts beside the records
 
 
 def batch_of_bodies(
     bodies: Sequence[tuple[bytes, int]], codec: int = 0, stamp_ms: int | None = None,
     *, mixed: bool = False, level: int | None = None,
 ) -> bytes:  # fmt: skip
-    """A batch of records that are there from their keys on: (bytes, time in ms) of each.
+    """Return a batch of records that are there from their keys on: (bytes, time in ms) of each.
 
     One to each of many queues is what this is for. `stamp_ms`: its time, of type LogAppendTime;
     where it is `mixed`, its largest one alone, whatever its records have.
@@ -127,7 +127,7 @@ def fitted(bodies: Sequence[tuple[bytes, int]], codec: int, most: int) -> bytes:
     """Return a batch of records of at most `most` bytes, as `batch_of_bodies` makes it.
 
     Packed again, records may take more than they did: the level was the client's. So it tries the
-    codec, none, the codec at its best and zstandard at its best. Raises Unfit.
+    codec, none, the codec at its best and zstandard at its best. Raise Unfit.
     """
     for one, level in packings(codec):
         made = batch_of_bodies(bodies, one, level=level)
@@ -137,7 +137,7 @@ def fitted(bodies: Sequence[tuple[bytes, int]], codec: int, most: int) -> bytes:
 
 
 def batch(records: Sequence[bytes], time_ms: int, *, log_append_time: bool = False) -> bytes:
-    """A batch of records, all of this time."""
+    """Return a batch of records, all of this time."""
     body = b"".join(records)
     count = len(records)
     made = bytearray(HEADER_BYTES + len(body))

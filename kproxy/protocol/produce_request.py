@@ -1,4 +1,4 @@
-"""Decodes Produce requests, versions 3 to 13, in one pass: nearly all of them is payload.
+"""A decoder of Produce requests, versions 3 to 13, in one pass: nearly all of them is payload.
 
 The guard's walk and kio's decoding together take three times as long (measured). Tests compare
 each version with kio's reader. Source: Kafka's ProduceRequest.json.
@@ -36,7 +36,7 @@ class ProduceRequest(NamedTuple):
 
 
 def decode_produce(data: Frame, position: int, version: int, elements_max: int) -> ProduceRequest:
-    """Read the body that begins at `position`. Raises Malformed, of which TooMany."""
+    """Read the body that begins at `position`. Raise Malformed, of which TooMany."""
     try:
         return _decode(data, position, version, elements_max)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def decode_produce(data: Frame, position: int, version: int, elements_max: int) 
 
 
 def each_once(request: ProduceRequest) -> ProduceRequest:
-    """Of a partition that is named more than once the last records, as a real Kafka takes them."""
+    """Keep the last records of a partition that is named more than once, as a real Kafka does."""
     topics = request.topics
     if len(topics) == 1 and len(topics[0].partitions) <= 1:
         return request
@@ -100,7 +100,7 @@ def _decode(data: Frame, at: int, version: int, elements_max: int) -> ProduceReq
 
 
 def _compact(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A length or count, -1: null; and where it goes on."""
+    """Return a length or count, -1: null; and where it goes on."""
     first = data[at]
     if first < 0x80:
         return first - 1, at + 1
@@ -125,7 +125,7 @@ def _nullable(length: int) -> int:
 
 
 def _counted(count: int, room: int, elements_max: int) -> int:
-    """How many elements are allowed behind an array of `count`, of which each takes a byte."""
+    """Return how many elements may follow an array of `count`, of which each takes a byte."""
     if not 0 <= count <= room:
         raise Malformed(f"an array of {count} elements is longer than the request")
     if count > elements_max:

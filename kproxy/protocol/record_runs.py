@@ -1,4 +1,4 @@
-"""Reads the records of a batch some at a time, over a buffer that holds one record.
+"""A reader of a batch's records, some at a time, over a buffer that holds one record.
 
 For whoever passes on, counts or looks for records: a batch may have as many as it likes, and unpack
 to as much. Compaction and splitting hold a batch as a whole (`protocol.records`).
@@ -31,10 +31,10 @@ RECORD_BYTES_MAX = 32 << 20
 def body_runs(
     header: BatchHeader, batch: bytes | memoryview, *, headers: bool | frozenset[bytes]
 ) -> Iterator[list[Body]]:
-    """All records of a batch, some at a time, in memory that does not grow with the batch.
+    """Yield all records of a batch, some at a time, in memory that does not grow with the batch.
 
     Only one record has a bound: a longer one than `RECORD_BYTES_MAX` has no key and no bytes at
-    all. Raises Malformed behind the last run that could be told.
+    all. Raise Malformed behind the last run that could be told.
     """
     left, last, data, position = header.record_count, -1, b"", 0
     pieces = _slices(unpack(bytes(batch[HEADER_BYTES:]), header.codec))
@@ -61,14 +61,14 @@ def body_runs(
 
 
 def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Pieces of bounded length: uncompressed records and a snappy block come as one."""
+    """Yield pieces of bounded length: uncompressed records and a snappy block come as one."""
     for piece in pieces:
         for at in range(0, len(piece), PIECE_BYTES):
             yield piece[at : at + PIECE_BYTES] if len(piece) > PIECE_BYTES else piece
 
 
 def _wanted(data: bytes) -> int:
-    """How many bytes the first record takes, as far as that is known."""
+    """Return how many bytes the first record takes, as far as that is known."""
     if len(data) < HEAD_BYTES:
         return HEAD_BYTES
     length, at = read_varlong(data, 0, len(data))
@@ -78,7 +78,7 @@ def _wanted(data: bytes) -> int:
 
 
 def _filled(data: bytes, wanted: int, pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Data with more behind it, of that many bytes at least; whether there is no more."""
+    """Return data with more behind it, of that many bytes at least; and whether it is the end."""
     parts, size = [data], len(data)
     while size < wanted:
         piece = next(pieces, None)
@@ -93,7 +93,7 @@ def _filled(data: bytes, wanted: int, pieces: Iterator[bytes]) -> tuple[bytes, b
 def _passed_over(
     header: BatchHeader, data: bytes, size: int, pieces: Iterator[bytes], last: int
 ) -> tuple[Body, bytes]:
-    """The first record of these data without what it holds, and the data behind it."""
+    """Return the first record of these data without what it holds, and the data behind it."""
     _, at = read_varlong(data, 0, len(data))
     time_ms, at = read_varlong(data, at + 1, len(data))
     delta, _ = read_varlong(data, at, len(data))

@@ -1,4 +1,4 @@
-"""Reads records inside a batch: for look-ups by time, for compaction, and to check them.
+"""A reader of records inside a batch: for look-ups by time, for compaction, and to check them.
 
 Never on the produce or fetch path of queues that do not ask for it.
 """
@@ -31,7 +31,7 @@ MORE = "there is more in the batch than its records"
 
 
 def record_times(batch: bytes) -> Iterator[tuple[int, int]]:
-    """(offset delta, timestamp in milliseconds) of each record. Raises Malformed."""
+    """Yield (offset delta, timestamp in milliseconds) of each record. Raise Malformed."""
     header = read_header(batch)
     stamp = header.max_timestamp if header.is_log_append_time else None
     pieces = unpack(batch[HEADER_BYTES:], header.codec)
@@ -69,9 +69,9 @@ INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX = 32 << 20, 200_000
 
 
 def unpacked(batch: bytes | memoryview, bytes_max: int | None = None) -> bytes:
-    """The records of a batch that is looked into as a whole.
+    """Return the records of a batch that is looked into as a whole.
 
-    Raises Malformed, of which TooLarge: they are more than is looked at.
+    Raise Malformed, or its TooLarge: they are more than is looked at.
     """
     header, most = read_header(batch), max(bytes_max or INSPECTED_BYTES_MAX, len(batch))
     if header.record_count > INSPECTED_RECORDS_MAX:
@@ -86,9 +86,9 @@ def unpacked(batch: bytes | memoryview, bytes_max: int | None = None) -> bytes:
 
 
 def keyed_records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
-    """All records of a batch, from what it unpacks to.
+    """Yield all records of a batch, from what it unpacks to.
 
-    Raises Malformed: they do not fit the header, or each other.
+    Raise Malformed: they do not fit the header, or each other.
     """
     stamp = header.max_timestamp if header.is_log_append_time else None
     position, last = 0, -1
@@ -105,7 +105,7 @@ def keyed_records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
 def _keyed(
     data: bytes, position: int, base_timestamp: int, stamp: int | None
 ) -> tuple[KeyedRecord, int]:
-    """The record at a position, and the position behind it. Raises Malformed."""
+    """Return the record at a position, and the position behind it. Raise Malformed."""
     end = len(data)
     length, at = read_varlong(data, position, end)
     after = at + length
@@ -136,7 +136,7 @@ TIME_BEYOND = "a record's time is beyond all bounds"
 
 
 def bodies(header: BatchHeader, data: bytes, *, headers: bool | frozenset[bytes]) -> list[Body]:
-    """All records of a batch, from what it unpacks to. Raises Malformed.
+    """Return all records of a batch, from what it unpacks to. Raise Malformed.
 
     `headers`: whether they are wanted, or of which names: a batch may have millions.
     """
@@ -150,7 +150,7 @@ def parse_run(
     header: BatchHeader, data: bytes, position: int, count: int,
     headers: bool | frozenset[bytes], last: int = -1, *, whole: bool = True,
 ) -> tuple[list[Body], int]:  # fmt: skip
-    """So many records from a position on, and where they end. Raises Malformed.
+    """Return so many records from a position on, and where they end. Raise Malformed.
 
     `last`: the offset delta of the one before. `whole`: there is nothing behind the data; else
     records that are not there as a whole are left.
@@ -165,7 +165,7 @@ def _parsed(
     header: BatchHeader, data: bytes, position: int, count: int,
     headers: bool | frozenset[bytes], last: int, whole: bool,
 ) -> tuple[list[Body], int]:  # fmt: skip
-    """Numbers of one byte or two, as most are, are read in place. Raises Malformed, IndexError."""
+    """Read numbers of one byte or two, as most are, in place. Raise Malformed, IndexError."""
     stamp = header.max_timestamp if header.is_log_append_time else None
     base_ms, most = header.base_timestamp, header.last_offset_delta
     if abs(base_ms if stamp is None else stamp) >= TIME_MAX:
@@ -238,7 +238,7 @@ def _parsed(
 
 
 def header_bytes(count: int, data: bytes) -> list[bytes]:
-    """What each of so many records has from the number of its headers on. Raises Malformed.
+    """Return what each of so many records has from the number of its headers on. Raise Malformed.
 
     Less is looked at than by `bodies`: for who wants to know whether they all say the same.
     """
@@ -293,7 +293,7 @@ _KEY_AND_VALUE = (0, 1)
 
 
 def headers_in(data: bytes, wanted: frozenset[bytes] | None = None) -> dict[bytes, bytes | None]:
-    """The last value of each name, of what `header_bytes` gives. Raises Malformed.
+    """Return the last value of each name, of what `header_bytes` gives. Raise Malformed.
 
     `wanted`: of these names alone: a record may have a million.
     """
@@ -309,9 +309,9 @@ RECORD_BYTES_MIN = 6  # attributes, deltas, key, value, number of headers
 def _headers(
     data: bytes, at: int, after: int, wanted: frozenset[bytes] | None = None
 ) -> dict[bytes, bytes | None]:
-    """The last value of each name that is wanted; None: of all.
+    """Return the last value of each name that is wanted; None: of all.
 
-    Raises Malformed: they do not end where the record does.
+    Raise Malformed: they do not end where the record does.
     """
     more = read_varlong
     count, at = more(data, at, after)
@@ -349,10 +349,10 @@ _HEADERS_TOO_LONG = "a record's headers are longer than it"
 def with_records(
     header: BatchHeader, records: list[bytes], latest_ms: int, most: int | None = None
 ) -> bytes:
-    """A batch with some of its records, in their order, at their offsets. At least one is left.
+    """Return a batch with some of its records, one or more, in their order, at their offsets.
 
     `records`: their `data`; `latest_ms`: their largest time. As Kafka's cleaner writes it: base
-    offset, last offset delta and base timestamp stay. Raises Unfit: it has more than `most` bytes,
+    offset, last offset delta and base timestamp stay. Raise Unfit: it has more than `most` bytes,
     however it is packed.
     """
     data = b"".join(records)
@@ -365,7 +365,7 @@ def with_records(
 
 
 def without_producer(header: BatchHeader, batch: bytes) -> bytes:
-    """A batch with its records as they are, of no producer and no transaction."""
+    """Return a batch with its records as they are, of no producer and no transaction."""
     attributes = header.attributes & ~TRANSACTIONAL
     head = header._replace(
         attributes=attributes, producer_id=-1, producer_epoch=-1, base_sequence=-1
@@ -374,13 +374,13 @@ def without_producer(header: BatchHeader, batch: bytes) -> bytes:
 
 
 def repacked(header: BatchHeader, data: bytes, codec: int, level: int | None) -> bytes:
-    """A batch with its records, as they are unpacked, packed by another codec."""
+    """Return a batch with its records, as they are unpacked, packed by another codec."""
     attributes = header.attributes & ~CODEC_MASK | codec
     return _made(header._replace(attributes=attributes), pack(data, codec, level))
 
 
 def _made(header: BatchHeader, body: bytes) -> bytes:
-    """A batch of this header and these records, with its length and its CRC."""
+    """Return a batch of this header and these records, with its length and its CRC."""
     made = bytearray(HEADER_BYTES + len(body))
     HEADER.pack_into(made, 0, *header._replace(length=len(made) - LOG_OVERHEAD_BYTES))
     made[HEADER_BYTES:] = body

@@ -1,4 +1,4 @@
-"""Encodes large responses in one pass.
+"""An encoder of large responses in one pass.
 
 These are Produce, Fetch, Metadata, ListOffsets, OffsetFetch and DescribeTopicPartitions.
 
@@ -70,7 +70,7 @@ def produce_body(
     version: int, topics: Iterable[tuple[str | bytes, Sequence[Produced]]], topic_count: int,
     throttle_ms: int = 0,
 ) -> bytes:  # fmt: skip
-    """A ProduceResponse body, versions 3 to 13; a topic is its name, or its id from version 13."""
+    """Return a ProduceResponse body, versions 3 to 13; a topic is a name, or from 13 an id."""
     flexible = version >= PRODUCE_FLEXIBLE
     parts = [count(topic_count, flexible)]
     add = parts.append
@@ -132,7 +132,7 @@ def fetch_topic_head(version: int, topic: str | bytes, partition_count: int) -> 
 def fetch_partition_head(
     version: int, aborted: Sequence[tuple[int, int]] | None, fetched: Fetched
 ) -> bytes:
-    """A partition's answer up to its records.
+    """Return a partition's answer up to its records.
 
     `aborted`: producer ids and first offsets of aborted transactions.
     """
@@ -153,7 +153,7 @@ def _aborted(aborted: Sequence[tuple[int, int]] | None, flexible: bool) -> bytes
 
 
 def fetch_tail(version: int) -> bytes:
-    """What follows a partition's records, a topic's partitions, and the topics alike."""
+    """Return what follows a partition's records, a topic's partitions, and the topics alike."""
     return b"\0" if version >= FETCH_FLEXIBLE else b""
 
 
@@ -169,7 +169,7 @@ class Listed(NamedTuple):
 
 
 def list_offsets_body(version: int, topics: Sequence[tuple[str, Sequence[Listed]]]) -> bytes:
-    """A ListOffsetsResponse body, versions 1 to 11."""
+    """Return a ListOffsetsResponse body, versions 1 to 11."""
     flexible = version >= LIST_OFFSETS_FLEXIBLE
     parts = [b"\0\0\0\0" if version >= 2 else b"", count(len(topics), flexible)]
     add = parts.append
@@ -207,7 +207,7 @@ class GroupOffsets(NamedTuple):
 
 
 def offset_fetch_body(version: int, groups: Sequence[GroupOffsets]) -> bytes:
-    """An OffsetFetchResponse body, versions 1 to 10; before version 8 of one group."""
+    """Return an OffsetFetchResponse body, versions 1 to 10; before version 8 of one group."""
     flexible = version >= _OFFSET_FETCH_FLEXIBLE
     several = version >= _OFFSET_FETCH_GROUPS
     tail = b"\0" if flexible else b""
@@ -258,18 +258,18 @@ _EPOCH = b"\0\0\0\0"
 
 
 def _led(index: int, leader: int, epoch: bytes, flexible: bool) -> bytes:
-    """A partition's code, index, leader, epoch, replicas and in-sync replicas."""
+    """Return a partition's code, index, leader, epoch, replicas and in-sync replicas."""
     node = _I32.pack(leader)
     replicas = count(1, flexible) + node if leader >= 0 else count(0, flexible)
     code = b"\0\0" if leader >= 0 else _NO_LEADER
     return b"".join((code, _I32.pack(index), node, epoch, replicas, replicas))
 
 
-_CACHED_PARTITIONS_MAX = 100  # of a queue: for a cache of some MB
+_CACHED_PARTITIONS_MAX = 100  # partitions of a queue: for a cache of some MB
 
 
 def _metadata_partitions(version: int, leaders: tuple[int, ...]) -> bytes:
-    """Partitions 0, 1, … with one replica each, its leader; -1: there is none at the moment."""
+    """Return partitions 0, 1, … with one replica each, its leader; -1: there is none now."""
     if len(leaders) > _CACHED_PARTITIONS_MAX:
         return _encoded_partitions(version, leaders)
     return _cached_partitions(version, leaders)
@@ -305,7 +305,7 @@ def metadata_topic(
     leaders: tuple[int, ...],
     operations: int = UNKNOWN_OPERATIONS,
 ) -> bytes:
-    """One topic of a MetadataResponse, versions 0 to 13; `leaders` by partition."""
+    """Return one topic of a MetadataResponse, versions 0 to 13; `leaders` by partition."""
     flexible = version >= METADATA_FLEXIBLE
     shown = (name or "") if version < 12 else name
     return b"".join(
@@ -329,7 +329,7 @@ def metadata_body(
     topic_count: int,
     operations: int = UNKNOWN_OPERATIONS,
 ) -> bytes:
-    """A MetadataResponse body around encoded topics, of which one piece may hold many."""
+    """Return a MetadataResponse body around encoded topics, of which one piece may hold many."""
     flexible = version >= METADATA_FLEXIBLE
     parts = [b"\0\0\0\0" if version >= 3 else b"", count(len(brokers), flexible)]
     for broker in brokers:
@@ -357,7 +357,7 @@ def metadata_body(
 
 
 def _described_partitions(leaders: tuple[int, ...], start: int) -> bytes:
-    """Partitions start, start + 1, …; -1: there is no leader at the moment."""
+    """Return partitions start, start + 1, …; -1: there is no leader at the moment."""
     parts = [count(len(leaders), True)]
     for index, leader in enumerate(leaders, start):
         parts.append(_led(index, leader, _EPOCH, True))
@@ -373,7 +373,7 @@ def described_topic(
     start: int = 0,
     operations: int = UNKNOWN_OPERATIONS,
 ) -> bytes:
-    """One topic of a DescribeTopicPartitionsResponse; `leaders` from partition `start` on."""
+    """Return one topic of a DescribeTopicPartitionsResponse; `leaders`: from `start` on."""
     return b"".join(
         (
             _I16.pack(code),
@@ -388,7 +388,7 @@ def described_topic(
 
 
 def described_body(topics: Sequence[bytes], more: tuple[str, int] | None) -> bytes:
-    """A DescribeTopicPartitionsResponse body, version 0; `more`: where the next page begins."""
+    """Return a DescribeTopicPartitionsResponse body, version 0; `more`: the next page's start."""
     cursor = (
         b"\xff" if more is None else b"\x01" + string(more[0], True) + _I32.pack(more[1]) + b"\0"
     )

@@ -1,4 +1,4 @@
-"""Encodes ShareFetch and ShareAcknowledge responses in one pass: kio's writer takes 9 to 60 µs.
+"""An encoder of ShareFetch and ShareAcknowledge responses: kio's writer takes 9 to 60 µs.
 
 Tests compare each version with kio's writer.
 """
@@ -19,13 +19,13 @@ _SOUND = b"\0\0\0"  # code 0, no message
 _SOUND_FETCHED = _SOUND + _SOUND + _LEADER
 
 TAIL = b"\0"
-"""What follows a partition, a topic's partitions and what an endpoint has: no tags."""
+"""The end of a partition, of a topic's partitions and of an endpoint: no tags."""
 LOCK_IN_ACKNOWLEDGE = 2
 """The version of ShareAcknowledge that says how long locks are."""
 
 
 def share_head(code: int, message: str | None, lock_ms: int, topics: int) -> bytes:
-    """A ShareFetch response up to its first topic."""
+    """Return a ShareFetch response up to its first topic."""
     return b"".join(
         (
             _HEAD.pack(0, code), nullable_string(message, True), _I32.pack(lock_ms),
@@ -51,7 +51,7 @@ def share_partition_head(
     index: int, code: int, message: str | None, acknowledge_code: int,
     acknowledge_message: str | None, leader: tuple[int, int] | None, records_bytes: int,
 ) -> bytes:  # fmt: skip
-    """A partition of a ShareFetch response up to its records."""
+    """Return a partition of a ShareFetch response up to its records."""
     if not (code or acknowledge_code or leader) and message is acknowledge_message is None:
         return _I32.pack(index) + _SOUND_FETCHED + uvarint(records_bytes + 1)
     return b"".join(
@@ -64,7 +64,7 @@ def share_partition_head(
 
 
 def share_partition_tail(ranges: Sequence[tuple[int, int, int]]) -> bytes:
-    """What follows a partition's records: (first offset, last offset, deliveries) of each range."""
+    """Return what follows a partition's records: (first, last offset, deliveries) of each range."""
     if not ranges:
         return b"\x01\0"
     packed = [_ACQUIRED.pack(*one, 0) for one in ranges]
@@ -84,7 +84,7 @@ def _leader(leader: tuple[int, int] | None) -> bytes:
 
 
 def endpoints(nodes: Sequence[tuple[int, str, int, str | None]]) -> bytes:
-    """The end of either response: (id, host, port, rack) of each node that leads a partition."""
+    """Return the end of either response: (id, host, port, rack) of each leading node."""
     parts = [uvarint(len(nodes) + 1)]
     for node, host, port, rack in nodes:
         parts += [

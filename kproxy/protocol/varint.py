@@ -25,7 +25,7 @@ def _read_base_128(
 
 
 def read_uvarint(data: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return (value, next position). Raises Malformed past `end` or above 32 bits."""
+    """Return (value, next position). Raise Malformed past `end` or above 32 bits."""
     if end - position >= 3:  # most lengths
         first, second, third = data[position : position + 3]
         if first < 0x80:
@@ -41,7 +41,7 @@ def read_uvarint(data: bytes | bytearray | memoryview, position: int, end: int) 
 
 
 def read_varlong(data: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return (zigzag-decoded value, next position), as record fields use it. Raises Malformed."""
+    """Return (zigzag-decoded value, next position), as record fields use it. Raise Malformed."""
     value, position = _read_base_128(data, position, end, 10)
     return (value >> 1) ^ -(value & 1), position
 

@@ -1,4 +1,4 @@
-"""What a stretch of a source's records becomes: batches for queues, by shards and parts.
+"""The batches that a stretch of a source's records becomes, for queues, by shards and parts.
 
 All of it follows from the records, the route's epochs and constants. So another owner that ships
 the same cut again makes the same parts, whatever was trimmed or compacted meanwhile: a queue's name
@@ -25,33 +25,34 @@ from kproxy.virtual.rows.queues import compacts
 from kproxy.virtual.rows.routes import PARTS_MAX, Epoch
 
 CUT_BYTES = 768 << 10
-"""Of one cut, for one shard: with what frames it, below what a log takes in one record."""
+"""The bytes of one cut, for one shard: with its frames, below what a log takes in one record."""
 _FRAMED_MAX = 4
-"""What frames short records of many targets makes a cut so much larger, at most."""
+"""The most that the frames of short records for many targets enlarge a cut."""
 SHIP_FRAME_BYTES = 4096
-"""What a record may take to its queue besides itself: so much less than the log does an entrance
-take in one batch."""
+"""The bytes that a record may take to its queue besides itself: an entrance takes so much less in
+one batch than the log does."""
 CUT_TARGETS = 8000
-"""Of one cut, for one shard."""
+"""The targets of one cut, for one shard."""
 PART_TARGETS = 500
-"""In one part. Names fall into parts by their hashes, which a peer can choose."""
+"""The targets in one part. Names fall into parts by their hashes, which a peer can choose."""
 RECORD_MAX = 8 << 20
-"""Of a larger record only its key and its headers go to the unroutable ones. Produce refuses it."""
+"""The largest record that is passed on whole. A larger one leaves only its key and its headers
+to the unroutable ones. Produce refuses it."""
 PACKED_FROM = 1 << 10
 """A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
 _TARGET_BYTES = 100  # about what a batch takes beside its records
-_PIECE_BYTES = 150  # what a record takes in memory beside its bytes
+_PIECE_BYTES = 150  # bytes that a record takes in memory beside its own
 HELD_BYTES_MAX = 16 << 20
-"""Of one cut, over all shards."""
+"""The bytes that one cut holds, over all shards."""
 _INTERNAL = "__"
 _NO_KEY = "no key, and its queue is compacted: there it would be dropped"
 _EMPTY = body_of(Content(), ())
 
 
 class Spec(NamedTuple):
-    """Where records go, from the text that an epoch has."""
+    """The targets of records, from the text that an epoch has."""
 
-    name: str  # of the definer
+    name: str  # the definer's
     template: Template | None
     filter: Filter | None
     unroutable: str
@@ -68,7 +69,7 @@ NOWHERE = Spec("", None, None, "", {})
 
 
 def read_spec(text: bytes) -> Spec:
-    """Raises ValueError for what a later kproxy has written."""
+    """Read a spec. Raise ValueError for one that a later kproxy has written."""
     if not text:
         return NOWHERE
     values = orjson.loads(text)
@@ -85,42 +86,42 @@ Piece = tuple[bytes, int, int]
 
 
 class Gathered:
-    """What of a stretch goes where: pieces by queue, by shard."""
+    """The pieces of a stretch, by queue, by shard."""
 
     def __init__(
         self, shards: int, start: int, log_bytes_max: int, held_max: int = HELD_BYTES_MAX
     ) -> None:
-        """`held_max`: what it may take in memory, over all shards."""
+        """Begin a cut; `held_max`: the bytes that it may take in memory, over all shards."""
         self.shards = shards
         self._held_max = held_max
         self.held = 0
-        """About how many bytes it takes in memory."""
+        """The bytes that it takes in memory, about."""
         self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
         self.batch_bytes_max = log_bytes_max - min(SHIP_FRAME_BYTES, log_bytes_max // 2)
-        """What a batch may have, so that the log takes it."""
+        """The bytes that a batch may have, so that the log takes it."""
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
         self.whole: tuple[str, bytes] | None = None
         """A batch that goes to a queue as it is: alone."""
         self.sizes = [0] * shards
         self._buckets = [[0] * PARTS_MAX for _ in range(shards)]
-        """How many targets there are by shard, in as many parts as there may be."""
+        """The number of targets by shard, in as many parts as there may be."""
         self.through = start
         """The offset behind the last record that is in it, or passed over."""
         self.targets_max = CUT_TARGETS
-        """In each shard."""
+        """The most targets in each shard."""
         self.records = 0
         self.unroutable = 0
         self.passed_over = 0
         """Records that a filter could not look at, or that no log takes."""
         self.why = ""
-        """Why the last of them was passed over, for people."""
+        """The reason why the last of them was passed over, for people."""
         self.full = False
         self.spec = NOWHERE
-        """Of the first epoch: all of it is of one."""
+        """The spec of the first epoch: all of it is of one."""
 
     @property
     def parts(self) -> int:
-        """In how many parts each shard gets it: a power of two."""
+        """The number of parts that each shard gets it in: a power of two."""
         parts, buckets = PARTS_MAX, self._buckets
         while parts > 1:
             half = parts // 2
@@ -131,7 +132,7 @@ class Gathered:
         return parts
 
     def add(self, name: str, piece: Piece, *, limited: bool) -> bool:
-        """Whether there is room for a record. The first one always has."""
+        """Add a record and return whether there is room for it. The first one always has."""
         bucket, index = divmod(hash_of(name), self.shards)
         targets = self.by_shard[index]
         found = targets.get(name)
@@ -156,7 +157,7 @@ class Gathered:
         self.why = why
 
     def add_whole(self, name: str, data: bytes, *, limited: bool) -> bool:
-        """As `add`, of a batch as it is: alone, for it may be large."""
+        """Add a whole batch as `add` does: alone, for it may be large."""
         if limited and self.records:
             return False
         self.whole = name, data
@@ -167,14 +168,14 @@ class Gathered:
 
 
 class Cutter:
-    """Gathers what one source partition passes on in one epoch, batch by batch."""
+    """A collector of what one source partition passes on in one epoch, batch by batch."""
 
     def __init__(
         self, epoch: Epoch, shards: int, start: int, end: int, index: int, *,
         limited: bool, log_bytes_max: int, held_max: int = HELD_BYTES_MAX,
         is_compacted: Callable[[str], bool] = lambda name: False,
     ) -> None:  # fmt: skip
-        """Of offsets from `start` to before `end`. `index`: of the source partition.
+        """Cut offsets from `start` to before `end`. `index`: of the source partition.
 
         `log_bytes_max`: what the log takes in one record. `held_max`: what the cut may take in
         memory.
@@ -191,19 +192,19 @@ class Cutter:
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
         self._drops_keyless = is_compacted(spec.unroutable if spec.template else spec.name)
-        """Of the filter's queue, or of the unroutable one."""
+        """Whether the filter's queue, or the unroutable one, drops records without a key."""
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
     def take(self, batch: "Reading") -> bool:
         """Take the records of a batch that are not read yet; whether there is room.
 
-        Those that were taken by an earlier cut are passed over.
+        Records that an earlier cut took are passed over.
         """
         while True:
             if not self._take_run(batch):
                 return False
-            if batch.behind >= self._end:  # what comes behind may not even be sound
+            if batch.behind >= self._end:  # batches behind it may not even be sound
                 self.gathered.through = self._end
                 return batch.behind >= batch.end
             if not batch.read_on():
@@ -244,14 +245,14 @@ class Cutter:
         return self._add(spec.name, (body, time_ms, codec), offset)
 
     def _add(self, name: str, piece: Piece, offset: int) -> bool:
-        """As `Gathered.add`; a record that no log takes is passed over."""
+        """Add as `Gathered.add` does; pass over a record that no log takes."""
         if len(piece[0]) >= self._sure_bytes and (why := self._unfit(piece)):
             self.gathered.pass_over(1, f"record {offset}: {why}")
             return True
         return self.gathered.add(name, piece, limited=self._limited)
 
     def _unfit(self, piece: Piece) -> str:
-        """Why the log does not take a record; empty: it does."""
+        """Return why the log does not take a record; empty: it does."""
         try:
             _batch([piece], self.gathered.batch_bytes_max)
         except Unfit as error:
@@ -285,7 +286,7 @@ class Cutter:
         )
 
     def _said(self, content: Content, why: str, offset: int) -> bytes:
-        """A record of the unroutable queue: it says why it is there, and where it is from."""
+        """Return a record of the unroutable queue: it says why it is there, and where from."""
         said = [
             header("kproxy.route.error", why),
             header("kproxy.route.partition", str(self._index)),
@@ -300,8 +301,8 @@ class Cutter:
     def _take_whole(self, batch: "Reading") -> bool:
         """Take a batch of which no more records can be told; a filter passes over what is left.
 
-        Where some were told the batch is the value of one unroutable record: as a batch it would
-        bring those once more.
+        If some were told the batch is the value of one unroutable record: as a batch it would bring
+        those once more.
         """
         gathered, left = self.gathered, batch.head.record_count - batch.told
         unroutable = self._spec.unroutable
@@ -338,7 +339,7 @@ class Reading:
         self.run: list[Body] = []
         self.told = 0
         self.fault = ""
-        """Why no more records can be told."""
+        """The reason why no more records can be told."""
         self.stored = data
         self._runs = body_runs(head, data, headers=headers)
 
@@ -363,7 +364,7 @@ class Reading:
 
     @property
     def size(self) -> int:
-        """What it holds in memory, in records."""
+        """The records that it holds in memory."""
         return len(self.run) + (len(self.stored) >> 8)
 
 
@@ -372,7 +373,8 @@ Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
 
 
 def parts_of(gathered: Gathered, parts: int) -> Parts:
-    """What is shipped, in as many parts for each shard as the cut has; empty ones are not."""
+    """Return what is shipped, in as many parts for each shard as the cut has, without empty
+    ones."""
     shards = gathered.shards
     made: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
     for index, targets in enumerate(gathered.by_shard):
@@ -387,7 +389,8 @@ def parts_of(gathered: Gathered, parts: int) -> Parts:
 
 
 def _batch(pieces: list[Piece], most: int) -> bytes:
-    """Raises Unfit: the log does not take it. A cut of more than one record has no such batch."""
+    """Make a batch. Raise Unfit: the log does not take it. A cut of more than one record has no
+    such batch."""
     size = sum([len(piece[0]) for piece in pieces]) if len(pieces) > 1 else len(pieces[0][0])
     codec = pieces[0][2] if size >= PACKED_FROM else 0
     return fitted([piece[:2] for piece in pieces], codec, most)

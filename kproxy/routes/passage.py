@@ -2,11 +2,11 @@
 
 1. It gathers what is decided (before the last stable offset) of one epoch, as much as a cut holds.
 2. CUT in the source's shard says how far that is. It holds only where the last cut ends.
-3. SHIP, to each shard that has targets, has their batches, in parts. What was taken before is void.
+3. SHIP, to each shard that has targets, has their batches, in parts. Parts taken before are void.
 4. Once all shards have answered, the next CUT may come, and says that this one has landed.
 
-Whoever takes the source over begins with 3, for the last cut. Two cuts are never on their way at
-once: a shard that took a part of the later one would refuse the earlier one's.
+A new owner of the source begins with 3, for the last cut. Two cuts are never on their way at once:
+a shard that took a part of the later one would refuse the earlier one's.
 """
 
 import random
@@ -41,14 +41,14 @@ _log = structlog.get_logger()
 
 _IDLE_S = 1.0
 _PAUSE_S, _FEW = 0.01, 200
-"""Cuts of fewer records than that are so far apart."""
+"""The pause between cuts of fewer records than that."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SHIP_S = 30.0
 _salts = random.Random()
 
 
 class _Stretch(NamedTuple):
-    """What is passed on next: offsets from `start` to before `end`, of one epoch."""
+    """The offsets that are passed on next: from `start` to before `end`, of one epoch."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class _Stretch(NamedTuple):
 
 
 class Step(Enum):
-    """What came of one step."""
+    """The outcome of one step."""
 
     DONE = 1
     NOTHING = 2  # there is nothing to pass on
@@ -65,13 +65,13 @@ class Step(Enum):
 
 
 class Passage:
-    """Of one route out of one partition, while its shard is served by this claim."""
+    """The passage of one route out of one partition, while its shard is served by this claim."""
 
     def __init__(
         self, shard: Shard, source: PartitionKey, definer: QueueId, shared: RouteServices,
         others_wait: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """`others_wait`: whether other routes of the shard wait for their turn."""
+        """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn."""
         self.source = source
         self.definer = definer
         self._shard = shard
@@ -80,17 +80,17 @@ class Passage:
         self._kept = Kept()
         shared.kept.add(self._kept)
         self._landed = -1
-        """Up to where this owner knows that all has landed."""
+        """The offset up to which this owner knows that all has landed."""
         self._made = 0  # queues, since the last CUT
         self._news = anyio.Event()
         self._others_wait = others_wait
         self.idle = False
         """Whether it only waits for news."""
         self._taken_through = -1
-        """Up to where its one target has records by an earlier route, as far as it said so."""
+        """The offset up to which its one target said that it has an earlier route's records."""
         self._trimmed_s = 0.0
         self.waits: str | None = None
-        """Why it cannot go on, for people."""
+        """The reason why it cannot go on, for people."""
 
     @property
     def serves(self) -> bool:
@@ -98,14 +98,14 @@ class Passage:
         return self._shard.serving and self._shard.claim_offset == self._claim_offset
 
     def poke(self) -> None:
-        """The source has changed; or others wait, and it is to look whether it has."""
+        """Wake it: the source has changed, or others wait and it is to look whether it has."""
         self._news.set()
         self.idle = False
 
     async def run(self) -> bool:
-        """Until there is nothing to pass on for a while, or others wait and this had its turn.
+        """Run until there is nothing to pass on for a while, or others wait and this had its turn.
 
-        Returns whether it is to be run again.
+        Return whether it is to be run again.
         """
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
         while self.serves:
@@ -138,7 +138,7 @@ class Passage:
         return False
 
     async def _anything_new(self) -> bool:
-        """Whether the source changes soon; nobody waits for that where others want a turn."""
+        """Return whether the source changes soon; do not wait for that if others want a turn."""
         if self._others_wait():
             return False
         self.idle = True
@@ -190,7 +190,7 @@ class Passage:
         return None
 
     async def _ship_again(self, route: Route, row: Partition) -> tuple[Step, int]:
-        """What is cut may have landed, or not: it is made from the same records again."""
+        """Ship the last cut again, made from the same records: it may have landed, or not."""
         start, end = max(route.landed, row.log_start), route.cut
         epoch = _epoch_at(route, route.landed)
         cutter = self._cutter(epoch, start, end, limited=False)
@@ -255,7 +255,7 @@ class Passage:
             self._shared.warn("route_passed_over", self.definer, records=lost, reason=why)
 
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
-        """Whether what is there could be read."""
+        """Gather a stretch and return whether it could be read."""
         shard = self._shard
         planned: Plan = await plan(shard, self.source, start, end, whole=whole)
         headers = cutter.gathered.spec.headers
@@ -305,7 +305,8 @@ class Passage:
         return False
 
     async def _ships(self, cutter: Cutter, through: int, parts: int) -> list[tuple[int, Envelope]]:
-        """(shard, what is sent to it). On a thread: it may be of 200,000 queues, at many shards."""
+        """Return (shard, what is sent to it). A thread makes it: it may be of 200,000 queues, at
+        many shards."""
         now = self._shared.clock.now_ms()
 
         def all_of() -> list[tuple[int, Envelope]]:
@@ -332,7 +333,8 @@ class Passage:
     async def _send(
         self, ships: list[tuple[int, Envelope]], gathered: Gathered
     ) -> list[tuple[int, Envelope]]:
-        """Those that are not known to have landed. A record that no log takes is passed over."""
+        """Send parts and return those that are not known to have landed. Pass over a record that no
+        log takes."""
         ask, pace, tickets = self._shared.asks.ask, Pace(), []
         for index, one in ships:
             tickets.append((index, one, ask(index, _again(one))))
@@ -355,7 +357,7 @@ class Passage:
         return left
 
     def _mutations(self) -> Mutations:
-        """What who has set the route may make."""
+        """Return what the setter of the route may make."""
         queue = self._shared.catalogue.find_id(self.definer)
         signature = None if queue is None else queue.configs.get(SET_BY)
         return self._shared.behalf.mutations(signature)
@@ -392,7 +394,7 @@ class Passage:
 
 
 def _next(route: Route, row: Partition) -> _Stretch | None:
-    """What is to be passed on behind the last cut; None: nothing is decided there."""
+    """Return what is to be passed on behind the last cut; None: nothing is decided there."""
     epoch = _epoch_at(route, route.cut)
     ends = [one.start for one in route.epochs if one.start > route.cut]
     end = min([row.last_stable, *ends])
@@ -402,7 +404,7 @@ def _next(route: Route, row: Partition) -> _Stretch | None:
 
 
 def _epoch_at(route: Route, offset: int) -> Epoch:
-    """The epoch of an offset that is not passed on yet."""
+    """Return the epoch of an offset that is not passed on yet."""
     found = route.epochs[0]
     for epoch in route.epochs[1:]:
         if epoch.start <= offset:
@@ -411,7 +413,7 @@ def _epoch_at(route: Route, offset: int) -> Epoch:
 
 
 def _again(one: Envelope) -> Envelope:
-    """The same, to be sent: who sends it says so in it."""
+    """Return the same envelope, to be sent again: its sender is in it."""
     return Envelope(
         one.kind, one.queue_id, one.partition, number=one.number, time_ms=one.time_ms, body=one.body
     )

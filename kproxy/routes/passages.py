@@ -1,7 +1,7 @@
 """All routes whose sources are in shards that this worker serves.
 
-A route takes memory only while there is something to pass on. Which have something is told by the
-fold (`State.routed`); where a shard is taken up, its routes are looked through once.
+A route takes memory only while there is something to pass on. The fold tells which have something
+(`State.routed`); where a shard is taken up, its routes are looked through once.
 """
 
 from collections import deque
@@ -54,16 +54,16 @@ class _ShardRoutes:
         self._tasks = tasks
         self._running: dict[RouteKey, Passage] = {}
         self._waiting: deque[RouteKey] = deque()
-        self._known: set[RouteKey] = set()  # those that wait
+        self._known: set[RouteKey] = set()  # routes that wait
         shard.on_routed = self._changed
         tasks.start_soon(self._take_up)
 
     def of(self, shard: Shard) -> bool:
-        """Whether this is a shard as it is served now."""
+        """Return whether this is a shard as it is served now."""
         return self._shard is shard and self._claim_offset == shard.claim_offset
 
     def waits(self, key: RouteKey) -> str | None:
-        """Why a route cannot go on, where it does not."""
+        """Return why a route cannot go on, or None."""
         running = self._running.get(key)
         return None if running is None else running.waits
 
@@ -82,7 +82,7 @@ class _ShardRoutes:
         self._changed()
 
     def _has_something(self, key: RouteKey, data: bytes) -> bool:
-        """Whether a route may have something to do."""
+        """Return whether a route may have something to do."""
         (source, definer), route = key, decode_route(data)
         row = self._shard.state.partition(source)
         if row is None or not route.landed == route.cut == row.next_offset:
@@ -91,7 +91,7 @@ class _ShardRoutes:
         return route.ends is not None or (kept and definer == source[0])
 
     def _changed(self) -> None:
-        """Sources have changed. In the turn of the loop that has applied it."""
+        """Look at the sources that have changed, in the turn of the loop that has applied it."""
         state = self._shard.state
         changed, state.routed = state.routed, set()
         if not self._serves:
@@ -103,7 +103,7 @@ class _ShardRoutes:
             self._look_at(source)
 
     async def _look_at_many(self, sources: set[PartitionKey]) -> None:
-        """As many as a queue has partitions: others have their turn meanwhile."""
+        """Look at as many sources as a queue has partitions: others have their turn meanwhile."""
         pace = Pace()
         for source in sources:
             if not self._serves:
@@ -127,7 +127,7 @@ class _ShardRoutes:
                 self._make_way()
 
     def _make_way(self) -> None:
-        """Routes wait for their turn: one that only waits for news gives up its own."""
+        """Make an idle route, which only waits for news, give up its turn to those that wait."""
         idle = next((one for one in self._running.values() if one.idle), None)
         if idle is not None:
             idle.poke()
@@ -151,7 +151,7 @@ class _ShardRoutes:
 
 
 class Passages:
-    """Of all shards that this worker serves."""
+    """The passages of all shards that this worker serves."""
 
     def __init__(
         self, serving: Callable[[], list[Shard]], asks: Asks, catalogue: Catalogue[Ticket],
@@ -167,7 +167,7 @@ class Passages:
         """FORWARDED rows of sources that are gone, by shard, and when that was seen first."""
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
-        """Why this worker passes nothing on by a route, for people; None: it does, or need not."""
+        """Return why this worker passes nothing on by a route; None: it does, or need not."""
         known = self._by_shard.get(shard.shard)
         return None if known is None or not known.of(shard) else known.waits((source, definer))
 

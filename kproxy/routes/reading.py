@@ -1,4 +1,4 @@
-"""Reads what a source partition has to pass on: planned on the loop, read on a thread."""
+"""The reading of what a source partition passes on: planned on the loop, read on a thread."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ READ_BYTES = 1 << 20
 _BATCHES_MAX = 2000
 
 Aborted = dict[int, list[tuple[int, int]]]
-"""By producer id: (first offset, the marker's) of its transactions that were aborted."""
+"""The transactions that were aborted, by producer id: (first offset, the marker's)."""
 
 
 class Plan(NamedTuple):
@@ -27,9 +27,10 @@ class Plan(NamedTuple):
 
 
 async def plan(shard: Shard, source: PartitionKey, start: int, end: int, *, whole: bool) -> Plan:
-    """What to read of the offsets from `start` to before `end`.
+    """Return what to read of the offsets from `start` to before `end`.
 
-    As much as is read at once, or `whole`. What another queue has passed on is not passed on again.
+    As much as is read at once, or `whole`. Records that another queue has passed on are not passed
+    on again.
     """
     stored: list[tuple[int, Batch]] = []
     size, planned, pace = 0, end, Pace()
@@ -75,7 +76,7 @@ async def _aborted(
 
 
 KEPT_RECORDS_MAX = 400_000
-"""Of all passages of a worker: some 100 MB."""
+"""The records of all passages of a worker: some 100 MB."""
 
 
 class Kept:
@@ -91,11 +92,11 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """In records."""
+        """The number of records."""
         return 0 if self.batch is None else self.batch.size
 
     def take(self, place: tuple[int, int], start: int) -> Reading | None:
-        """The batch at a place, where it was not read beyond an offset."""
+        """Return the batch at a place, if it was not read beyond an offset."""
         batch, self.batch = self.batch, None
         return batch if batch is not None and self.place == place and batch.first <= start else None
 
@@ -107,7 +108,7 @@ class Kept:
 def gather(
     segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
 ) -> None:
-    """Have the cutter take what is planned, in its order. On a thread. Raises OSError, EOFError."""
+    """Have the cutter take what is planned, in its order. On a thread. Raise OSError, EOFError."""
     for base_offset, stored in planned.stored:
         place = stored.segment, stored.position
         batch = kept.take(place, max(cutter.start, base_offset))
@@ -132,5 +133,5 @@ def _is_aborted(head: BatchHeader, base_offset: int, aborted: Aborted) -> bool:
 
 
 def made(cutter: Cutter, parts: int) -> Parts:
-    """What is shipped of it. On a thread."""
+    """Return what is shipped of a cut. On a thread."""
     return parts_of(cutter.gathered, parts)

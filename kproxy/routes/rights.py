@@ -1,4 +1,4 @@
-"""What a route may do: what who has set it may do, at each use. Settings keep who that was."""
+"""The rights of a route: those of its setter, at each use. Settings keep who that was."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ from kproxy.virtual.folds.routes import FROM, TO, UNROUTABLE
 
 
 def may_read(permits: Permits, values: Mapping[str, str]) -> bool:
-    """Where records come from, by the settings of a route's definer."""
+    """Return whether records may come from there, by the settings of a route's definer."""
     source = values.get(FROM)
     return not source or permits.topic(Op.READ, source)
 
 
 def may_write(permits: Permits, values: Mapping[str, str]) -> bool:
-    """Where records may go; and make what is made there."""
+    """Return whether records may go there; and whether queues may be made there."""
     allowed = True
     if template := values.get(TO):
         beginning = read_template(template).prefix
@@ -30,9 +30,9 @@ def may_write(permits: Permits, values: Mapping[str, str]) -> bool:
 
 
 def why_forbidden(behalf: Behalf, values: Mapping[str, str], name: str) -> str | None:
-    """Why a route passes nothing on now; None: it may.
+    """Return why a route passes nothing on now; None: it may.
 
-    What was set while nobody was asked for rights, or by an older kproxy, goes on.
+    A route that was set while nobody was asked for rights, or by an older kproxy, goes on.
     """
     signature = values.get(SET_BY)
     made = behalf.mutations(signature)

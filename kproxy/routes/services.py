@@ -1,4 +1,4 @@
-"""What all routes of a worker have in common."""
+"""The services that all routes of a worker share."""
 
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ from kproxy.virtual.types import QueueId
 _log = structlog.get_logger()
 
 GATHERED_BYTES_MAX = 64 << 20
-"""What all passages of a worker gather; beyond it each takes a little."""
+"""The bytes that all passages of a worker gather; beyond it each takes a little."""
 _GATHERED_LEAST = 256 << 10
 _READERS = 2
 _SAY_AGAIN_S = 60.0
@@ -47,7 +47,7 @@ class RouteServices:
         self._said_s: dict[tuple[str, QueueId], float] = {}
 
     def room_for(self, kept: Kept) -> int:
-        """How many records one passage may keep beside what others do."""
+        """Return how many records one passage may keep beside what others do."""
         return max(0, KEPT_RECORDS_MAX - sum(one.size for one in self.kept if one is not kept))
 
     def gathers(self, gathered: Gathered) -> None:
@@ -56,7 +56,7 @@ class RouteServices:
 
     @property
     def held_max(self) -> int:
-        """What the next cut may take in memory, by what others take: it is smaller, none waits."""
+        """The bytes that the next cut may take in memory: with others it is smaller, none waits."""
         left = GATHERED_BYTES_MAX - sum(one.held for one in self._gathered)
         return max(_GATHERED_LEAST, min(HELD_BYTES_MAX, left // 4))
 

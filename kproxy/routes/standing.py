@@ -1,4 +1,4 @@
-"""How routes out of a partition stand, for people: how far they are, and why they wait."""
+"""The standing of routes out of a partition, for people: how far they are, and why they wait."""
 
 from collections.abc import Iterator
 from typing import TypedDict
@@ -31,13 +31,13 @@ class RouteStanding(TypedDict):
     made: int
     """Queues that were made for it."""
     waits: str | None
-    """Why nothing is passed on."""
+    """The reason why nothing is passed on."""
 
 
 def standing_of(
     passages: Passages, catalogue: Catalogue[Ticket], shard: Shard, source: PartitionKey
 ) -> Iterator[RouteStanding]:
-    """All routes out of a partition that go on, or have something left."""
+    """Yield all routes out of a partition that go on, or have something left."""
     state = shard.state
     row = state.partition(source)
     if row is None or not row.any_routes:
@@ -67,6 +67,6 @@ def _from_to(route: Route, row: Partition) -> tuple[int, int]:
 
 
 def _last_name(route: Route) -> str:
-    """Of the queue that has defined it, and is gone."""
+    """Return the name of the queue that has defined it, and is gone."""
     specs = [one.spec for one in route.epochs if one.spec]
     return str(orjson.loads(specs[-1])["name"]) if specs else ""

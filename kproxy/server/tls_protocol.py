@@ -7,7 +7,6 @@ all share, and hands OpenSSL little at a time either way. The states are asyncio
 
 import asyncio
 from asyncio import sslproto
-from collections import deque
 from ssl import SSLSyscallError, SSLWantReadError, SSLWantWriteError
 from typing import Any
 
@@ -40,7 +39,7 @@ class TlsProtocol(_States):  # type: ignore[misc]
             loop, app, context, waiter, server_side=True, ssl_handshake_timeout=handshake_s,
             ssl_shutdown_timeout=shutdown_s,
         )  # fmt: skip
-        self._rest: deque[bytes] = deque()  # encrypted, for when the application reads again
+        self._rest = bytearray()  # encrypted, for when the application reads again
         self._set_read_buffer_limits(_PENDING_BYTES_MAX)
         self._set_write_buffer_limits(_PENDING_BYTES_MAX)
 
@@ -56,7 +55,7 @@ class TlsProtocol(_States):  # type: ignore[misc]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._rest:
-            self._rest.append(bytes(_encrypted[:nbytes]))
+            self._rest += _encrypted[:nbytes]
         else:
             self._feed(_encrypted[:nbytes])
         if self._transport is not None:
@@ -65,7 +64,7 @@ class TlsProtocol(_States):  # type: ignore[misc]
     def _feed(self, data: memoryview) -> None:
         for start in range(0, len(data), _SLICE_BYTES):
             if self._app_reading_paused:
-                self._rest.append(bytes(data[start:]))
+                self._rest += data[start:]
                 return
             self._incoming.write(data[start : start + _SLICE_BYTES])
             self._go_on()
@@ -90,21 +89,18 @@ class TlsProtocol(_States):  # type: ignore[misc]
         """Take what waits, in its order: OpenSSL may have some, and the rest comes behind it."""
         if self._app_reading_paused:
             return
-        rest = self._rest
-        if rest:
+        if self._rest:
             self._do_read()
-        while rest and not self._app_reading_paused:
-            data, behind = rest.popleft(), list(rest)
-            rest.clear()
+        if self._rest and not self._app_reading_paused:
+            data, self._rest = self._rest, bytearray()
             self._feed(memoryview(data))
-            rest.extend(behind)
         if not self._app_reading_paused:
             self._go_on()
         if self._transport is not None:
             self._control_ssl_reading()
 
     def _get_read_buffer_size(self) -> int:
-        return int(self._incoming.pending) + sum(map(len, self._rest))
+        return int(self._incoming.pending) + len(self._rest)
 
     def _do_read__buffered(self) -> None:
         """Decrypt what is there into the application's buffers, for as long as it reads."""

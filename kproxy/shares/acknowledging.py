@@ -1,6 +1,7 @@
-"""What members say of the records that they hold (KIP-932): checked, logged, then answered.
+"""The acknowledgements of members for their records (KIP-932): checked, logged, then answered.
 
-Of a partition all is done or nothing. Other partitions of the request go on.
+The acknowledgements of one partition take effect together or not at all. Other partitions of the
+request go on.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ BATCHES_MAX = 5000
 
 
 class Acknowledged(NamedTuple):
-    """What became of what was said of a partition."""
+    """The result of a partition's acknowledgements."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -38,7 +39,7 @@ _NOWHERE = -(1 << 63) - 1  # before any offset that a client can name
 
 
 def check_form(said: Sequence[Said], *, renews: bool) -> None:
-    """Refuse what is wrong whatever the partition holds. Raises KafkaError (INVALID_REQUEST)."""
+    """Refuse what is wrong whatever the partition holds. Raise KafkaError (INVALID_REQUEST)."""
     if len(said) > BATCHES_MAX:
         raise KafkaError(
             Code.INVALID_REQUEST, f"A partition takes {BATCHES_MAX} acknowledgements at once."
@@ -61,7 +62,7 @@ class Acknowledging:
         session: ShareSession, settings: GroupSettings, *, renews: bool,
         unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
-        """`settings`: the group's; `renews`: the request may renew locks.
+        """Begin a request; `settings`: the group's; `renews`: the request may renew locks.
 
         `unreadable`: why the client may not read a queue, by its id; NONE where it may.
         """
@@ -76,7 +77,7 @@ class Acknowledging:
         self._logged: list[Logged] = []
         self.results: dict[Ident, Acknowledged] = {}
         self.refused: dict[Ident, Code] = {}
-        """What the log did not take, once it is done."""
+        """The partitions that the log refused, once it is done."""
         self.final = True
         """Whether nobody is given again what was said to be released."""
 
@@ -93,7 +94,7 @@ class Acknowledging:
         self._log()
 
     async def done(self) -> dict[Ident, Acknowledged]:
-        """What became of each partition, once the log has it."""
+        """Return the result of each partition, once the log has it."""
         for ticket, some in self._logged:
             for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
                 if code:
@@ -103,7 +104,7 @@ class Acknowledging:
         return self.results
 
     async def _take(self, ident: Ident, said: Sequence[Said], pace: Pace) -> None:
-        """Raises KafkaError: nothing of it was done."""
+        """Take a partition's acknowledgements. Raise KafkaError: nothing of it was done."""
         if self._unreadable is not None and (code := self._unreadable(ident[0])):
             raise KafkaError(code)
         share = self._located(ident)
@@ -129,7 +130,7 @@ class Acknowledging:
             self._idents[id(change)] = ident
 
     def _located(self, ident: Ident) -> SharePartition | None:
-        """The share partition, where it is known. Raises KafkaError: the partition is not here."""
+        """Return the share partition, if known. Raise KafkaError: the partition is not here."""
         followed = self._session.partitions.get(ident)
         share = None if followed is None else followed.share
         if share is not None and share.is_current:
@@ -138,9 +139,9 @@ class Acknowledging:
         return None
 
     async def _said(self, share: SharePartition, said: Sequence[Said], pace: Pace) -> Pending:
-        """Do all that is said of a partition, in slices, or nothing. Raises KafkaError.
+        """Do all that is said of a partition, in slices, or nothing. Raise KafkaError.
 
-        What is done is pending: while this rests nobody else can touch it.
+        Done records are pending: while this rests nobody else can touch them.
         """
         row = share.shard.state.partition(share.key)
         if row is not None:
@@ -171,7 +172,7 @@ class Acknowledging:
         self, window: Window, before: int, said: Said, pending: Pending,
         renewals: list[tuple[int, int]],
     ) -> None:  # fmt: skip
-        """Check one acknowledgement and do it. Raises InvalidState, BeyondEnd."""
+        """Check one acknowledgement and do it. Raise InvalidState, BeyondEnd."""
         first, last, types = said
         if first <= before:  # Kafka lets that through, and finds it done already
             raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
@@ -185,7 +186,7 @@ class Acknowledging:
                 pending.runs.append(run)
 
     def _renew(self, window: Window, renewals: Sequence[tuple[int, int]]) -> None:
-        """Hold records for longer, if they are all held still. Raises InvalidState."""
+        """Hold records for longer, if they are all held still. Raise InvalidState."""
         for first, last in renewals:
             window.check(self._session.member, first, last)
         deadline = self._shares.now() + self._settings.lock_duration_ms / 1000

@@ -9,7 +9,7 @@ from kproxy.virtual.rows.shares import STATE_BITS, RecordState
 
 
 class By(Enum):
-    """Why records change their state."""
+    """The reason why records change their state."""
 
     MEMBER = auto()
     """A member has acknowledged them."""

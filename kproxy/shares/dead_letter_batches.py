@@ -1,9 +1,9 @@
 """Batches of dead letters: which records they are of, and what they say (KIP-1191).
 
 A dead letter has the record's key, value and headers where the group wants a copy of it, and says
-in headers of its own where the record is from, and why it is here. Of a record that is not there
-any more, or that is larger than the target takes, only the latter are left. In a compacted queue
-one without a key would be dropped: there it gets a key of its own, which says where it is from.
+in headers of its own where the record is from, and why it is here. A record that is not there any
+more, or that is larger than the target takes, leaves only the latter. In a compacted queue one
+without a key would be dropped: there it gets a key of its own, which says where it is from.
 
 A plan says on the loop which stored batches are to be read; the batch is made on a thread.
 """
@@ -28,12 +28,12 @@ from kproxy.virtual.types import QueueId
 OFFSETS_MAX = 5000
 """Offsets in one batch."""
 BATCH_BYTES = 1 << 20
-_READ_BYTES = 1 << 20  # of stored batches, for one of dead letters
-_KEPT_BYTES = 8 << 20  # of records that are read ahead, of one batch and of all
-_ROWS_MAX = 500  # of owed records, and of stored batches
+_READ_BYTES = 1 << 20  # stored bytes that are read for one batch of dead letters
+_KEPT_BYTES = 8 << 20  # bytes of records that are read ahead, of one batch and of all
+_ROWS_MAX = 500  # rows of owed records, and of stored batches
 
 CAUSES = {Cause.REJECTED: "rejected", Cause.DELIVERY_LIMIT: "delivery limit"}
-"""In the header `kproxy.dlq.cause`."""
+"""The texts of the header `kproxy.dlq.cause`."""
 _MESSAGES = {
     Cause.REJECTED: "Offset rejected by client.",
     Cause.DELIVERY_LIMIT: "Offset delivery count exceeded the threshold.",
@@ -78,19 +78,19 @@ class Made(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What all records of a batch are made with."""
+    """The settings that all records of a batch are made with."""
 
     topic: str
     copies: bool
     demands: Demands
-    """Of the dead-letter queue."""
+    """The demands of the dead-letter queue."""
     bytes_max: int
     record_bytes_max: int
     time_ms: int
 
 
 def plan(shard: Shard, runs: Iterable[Run]) -> Plan | None:
-    """What to read for these runs, or the first of them; None: their queue is gone."""
+    """Return what to read for these runs, or the first of them; None: their queue is gone."""
     planned: list[tuple[Run, int]] = []
     reading = _Reading(shard)
     left, row = OFFSETS_MAX, None
@@ -226,7 +226,7 @@ _NOT_LOADED = _Loaded({}, -1)
 
 
 def make(segments: Segments, planned: Plan, words: Words) -> Made:
-    """The batch of a plan, or of its beginning. On a thread. Raises OSError, EOFError."""
+    """Return the batch of a plan, or of its beginning. On a thread. Raise OSError, EOFError."""
     source = _Records(segments, planned, words)
     first_run = planned.runs[0][0]
     first = last = Position(*first_run.place, first_run.first)
@@ -247,7 +247,7 @@ def make(segments: Segments, planned: Plan, words: Words) -> Made:
 
 
 def _letter(number: int, content: Content, owed: Owed, offset: int, words: Words) -> bytes:
-    """The record of a dead letter: as much of its content as its queue takes."""
+    """Return the record of a dead letter: as much of its content as its queue takes."""
     headers = _headers(owed, offset, words.topic)
     only_key = Content(content.key if words.demands.keyed else None)
     for some in (content, only_key, Content()):
@@ -262,7 +262,7 @@ def _letter(number: int, content: Content, owed: Owed, offset: int, words: Words
 
 
 def _batch(made: list[bytes], words: Words) -> bytes:
-    """The batch of some records, packed as its queue has it, unless that makes it larger."""
+    """Return the batch of some records, packed as its queue has it, unless that makes it larger."""
     demands = words.demands
     plain = batch(made, words.time_ms, log_append_time=demands.log_append_time)
     if not demands.codec:
@@ -280,9 +280,10 @@ def _offsets(planned: Plan) -> Iterator[tuple[Run, int]]:
 def _content(
     source: _Records, run: Run, offset: int, log_start: int, *, copies: bool
 ) -> Content | None:
-    """What a dead letter has of its record; None: there never was one.
+    """Return what a dead letter has of its record; None: there never was one.
 
-    Who rejects a record has seen it. What was given too often may be a gap that compaction left.
+    A member that rejects a record has seen it. A record that was given too often may be a gap that
+    compaction left.
     """
     if offset < log_start:
         return Content()
@@ -315,5 +316,5 @@ def _headers(owed: Owed, offset: int, topic: str) -> list[bytes]:
 
 
 def name_of_lost(queue_id: QueueId) -> str:
-    """What stands for the name of a queue that nobody knows any more, as in Kafka: its id."""
+    """Return a queue's id as the name of a queue that nobody knows any more, as Kafka does."""
     return urlsafe_b64encode(queue_id).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Sends one shard's dead letters, as long as it is served by one claim.
+"""The sender of one shard's dead letters, as long as it is served by one claim.
 
 Rows of what is owed are read in their order, each share partition's into a queue of its own. New
 ones come behind all that are there, so a row is read once; those of a group whose dead-letter queue
@@ -53,7 +53,7 @@ StreamKey = tuple[PartitionKey, str]
 
 
 class _Stream:
-    """What a share partition owes, as far as it is read."""
+    """The records that a share partition owes, as far as it is read."""
 
     def __init__(self, key: StreamKey, doubt: Place) -> None:
         self.source, self.group = key
@@ -64,35 +64,35 @@ class _Stream:
         self.busy = False
         self.wait_s = _AGAIN_S
         self.rests_until_s = 0.0
-        """When it may be sent again, after it could not be: meanwhile it takes nobody's place."""
+        """The time when it may be sent again, after a failure: meanwhile it takes no place."""
         self.is_passed_over = False
         """Whether its rows are read again then."""
 
 
 class Sender:
-    """Of one shard."""
+    """The sender of one shard."""
 
     def __init__(self, shard: Shard, shared: Shared) -> None:
         self._shard = shard
         self._claim_offset = shard.claim_offset
         self._shared = shared
         self.started = False
-        # What an earlier owner may have sent, or this one before it was started again.
+        # An earlier owner may have sent these, or this one before it was started again.
         self._doubt: Place = (shard.applied_through.next_offset, 0)
         self._start, self._end = RowKind.DEAD_LETTER.range()
         self._count_from = self._read_from = self._start
         self._passed: bytes | None = None  # the first row that was passed over
         self._owed: dict[str, int] = {}  # records by group
-        self._heard = True  # of rows that are new
+        self._heard = True  # there are new rows
         self._held = 0
         self._streams: dict[StreamKey, _Stream] = {}
         self._aims: set[StreamKey] = set()
-        """Of which an AIM_FORWARD may be under way that nobody waits for any more."""
+        """The streams of which an AIM_FORWARD may be under way that nobody waits for any more."""
         self._blocked: dict[str, Obstacle] = {}
         self._sent = anyio.Event()
 
     def of(self, shard: Shard) -> bool:
-        """Whether this is a shard as it is served now."""
+        """Return whether this is a shard as it is served now."""
         return self._shard is shard and self._claim_offset == shard.claim_offset
 
     @property
@@ -100,7 +100,7 @@ class Sender:
         return self._shard.serving and self.of(self._shard)
 
     def owed(self, group: str) -> int:
-        """How many records of a group are owed, as far as they are counted."""
+        """Return how many records of a group are owed, as far as they are counted."""
         if self._hear():
             self._count_some()
         return self._owed.get(group, 0)
@@ -196,7 +196,7 @@ class Sender:
     # -- sending
 
     async def run(self) -> None:
-        """As long as the shard is served by this claim."""
+        """Run as long as the shard is served by this claim."""
         looked_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             while self._serves:
@@ -219,7 +219,7 @@ class Sender:
             tasks.cancel_scope.cancel()
 
     async def _pause(self) -> None:
-        """Until there is something to do: a share partition is done, or something was filed."""
+        """Wait until there is something to do: a share partition is done, or a row was filed."""
         while self._serves and not self._hear():
             if not self._streams:
                 await pulse(_LOOK_S)
@@ -262,9 +262,9 @@ class Sender:
         )
 
     def _target(self, stream: _Stream) -> Target | Obstacle | None:
-        """Where the next are to go; None: nowhere, they are dropped.
+        """Return where the next are to go; None: nowhere, they are dropped.
 
-        What may have been sent goes to where it was sent, whatever is set by now.
+        Records that may have been sent go to where they were sent, whatever is set by now.
         """
         targets = self._shared.targets
         if self._shard.state.partition(stream.source) is None:
@@ -300,7 +300,7 @@ class Sender:
         if not (await self._aim(stream, target) and self._serves):
             return False
         runs = (run for run in stream.runs)
-        if stream.runs[0].place <= stream.in_doubt:  # what comes behind may go elsewhere
+        if stream.runs[0].place <= stream.in_doubt:  # later ones may go elsewhere
             runs = (run for run in runs if run.place <= stream.in_doubt)
         planned = plan(self._shard, runs)
         if planned is None:
@@ -393,7 +393,7 @@ class Sender:
 
 
 def _advance(stream: _Stream, taken: Position) -> int:
-    """How many rows are taken as a whole; of the next one what is left is noted."""
+    """Return how many rows are taken as a whole; note what is left of the next one."""
     count = 0
     for run in stream.runs:
         if Position(*run.place, run.last) > taken:

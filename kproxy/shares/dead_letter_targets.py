@@ -1,4 +1,4 @@
-"""Where a share group's dead letters go, as it is set (KIP-1191), and what stands in the way."""
+"""The target of a share group's dead letters, as it is set (KIP-1191), and what is in the way."""
 
 import math
 from collections.abc import Callable
@@ -31,11 +31,11 @@ _READERS = 2
 ENABLE = "errors.deadletterqueue.group.enable"
 _CREATED = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 UNSET_S, _SEEN_S = 10.0, 3.0
-"""What is owed is dropped once its group has had no dead-letter queue for so long."""
+"""The time after which owed records are dropped if their group has had no dead-letter queue."""
 
 
 class Obstacle(Enum):
-    """Why dead letters wait."""
+    """The reason why dead letters wait."""
 
     UNSET = "the group has no dead-letter queue any more"
     NAMED = "its name does not begin with errors.deadletterqueue.topic.name.prefix"
@@ -75,7 +75,7 @@ class Targets:
         self._unset: dict[str, tuple[float, float]] = {}  # groups: since when, and last seen so
 
     def find(self, group: str) -> Queue | Obstacle:
-        """A group's dead-letter queue. It is made where that is wanted: look again soon."""
+        """Return a group's dead-letter queue. It is made where that is wanted: look again soon."""
         name = self.settings(group).dead_letter_queue
         if not name:
             now = self._monotonic()
@@ -99,12 +99,12 @@ class Targets:
         return Obstacle.ABSENT
 
     def is_given_up(self, group: str) -> bool:
-        """Whether a group has had none for so long that what it is owed is dropped."""
+        """Return whether a group has had none for so long that what it is owed is dropped."""
         since, seen = self._unset.get(group, (math.inf, math.inf))
         return seen - since >= UNSET_S
 
     def pinned(self, key: PartitionKey) -> Target | None:
-        """The target that was aimed at before, if it still takes dead letters."""
+        """Return the target that was aimed at before, if it still takes dead letters."""
         queue = self.catalogue.find_id(QueueId(key[0]))
         if queue is None or key[1] >= queue.partitions or not takes(queue):
             return None
@@ -116,7 +116,7 @@ def takes(queue: Queue) -> bool:
 
 
 class Shared:
-    """What the senders of all shards have in common."""
+    """The services that the senders of all shards share."""
 
     def __init__(
         self, routes: Asks, targets: Targets, config: Config, counters: Counters, clock: Clock,
@@ -133,7 +133,7 @@ class Shared:
         self._said_s: dict[str, float] = {}
 
     def copies(self, group: str, queue: str) -> bool:
-        """Whether records of a queue are copied: its group wants it, and those who said so may.
+        """Return whether records of a queue are copied: its group wants it, and its setters may.
 
         Settings may be changed by several at once. So their rights are asked of what stands now,
         and each of both values has its own signer.

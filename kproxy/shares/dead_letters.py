@@ -8,10 +8,10 @@ the shard sends them, in the order of these rows for each share partition:
 3. SETTLE_FORWARD in this shard forgets what was taken, and only then the next FORWARD goes.
 
 Two FORWARDs of a share partition are never under way at once: the later might land first, and the
-earlier would be void. Whoever takes the shard over begins with what is not settled. What may have
-been sent already goes to where it was aimed at then; what the target answers says what it has.
+earlier would be void. A new owner of the shard begins with what is not settled. Records that may
+have been sent already go to where they were aimed at then; the target's answer says what it has.
 
-What has no target waits, and is counted; so much of it for each group and shard, and no more.
+Records without a target wait, and are counted; so much of it for each group and shard, and no more.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _FOLLOW_S = 0.25
 
 
 class DeadLetters:
-    """Of all shards that this worker serves."""
+    """The dead letters of all shards that this worker serves."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class DeadLetters:
         level: Level | None = None,
         behalf: Behalf | None = None,
     ) -> None:
-        """`behalf`: who may read what, of those who have set that records are copied."""
+        """Set up the senders; `behalf`: the rights of those who set that records are copied."""
         self._serving = serving
         self._settings = settings
         behalf = behalf or Anybody()
@@ -62,7 +62,7 @@ class DeadLetters:
         self._by_shard: dict[int, Sender] = {}
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:
-        """Whether records of a group that are archived now are to be sent: it asks for that.
+        """Return whether records of a group that are archived now are to be sent: it asks for that.
 
         No more are where there is no room for what waits: they are counted.
         """
@@ -77,7 +77,7 @@ class DeadLetters:
         return False
 
     def waiting(self, shard: Shard, group: str) -> int:
-        """How many records of a group are owed."""
+        """Return how many records of a group are owed."""
         return self._of(shard).owed(group)
 
     def _of(self, shard: Shard) -> Sender:

@@ -1,4 +1,4 @@
-"""Who holds which records of a share partition until when: stretches that do not overlap."""
+"""The holders of a share partition's records, each until when: stretches that do not overlap."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from math import inf
 
 
 class Lease:
-    """That a member holds some records until a time. `number`: which acquisition gave them."""
+    """A member's hold on some records until a time. `number`: which acquisition gave them."""
 
     __slots__ = ("deadline", "first", "last", "member", "number")
 
@@ -23,7 +23,7 @@ def _first(lease: Lease) -> int:
 
 
 class Leases:
-    """Of one share partition, ascending."""
+    """The leases of one share partition, ascending."""
 
     __slots__ = ("_all",)
 
@@ -35,16 +35,16 @@ class Leases:
 
     @property
     def held(self) -> int:
-        """How many records members hold."""
+        """The number of records that members hold."""
         return sum(lease.last - lease.first + 1 for lease in self._all)
 
     @property
     def due(self) -> float:
-        """When the first one ends; infinity: there is none."""
+        """The time when the first one ends; infinity: there is none."""
         return min((lease.deadline for lease in self._all), default=inf)
 
     def among(self, first: int, last: int) -> Iterator[Lease]:
-        """Those that have any of these records."""
+        """Yield the leases that have any of these records."""
         at = max(0, bisect_right(self._all, first, key=_first) - 1)
         for index in range(at, len(self._all)):
             lease = self._all[index]
@@ -88,7 +88,7 @@ class Leases:
         return taken
 
     def trim(self, start: int) -> None:
-        """What was before `start` is nobody's any more."""
+        """Drop the leases of records before `start`."""
         for lease in self._all:
             lease.first = max(lease.first, start)
         self._all = [lease for lease in self._all if lease.first <= lease.last]

@@ -1,7 +1,7 @@
 """A ShareFetch's poll: acquires what is available for a member, and waits while nothing is.
 
-Records are acquired in one turn of the loop. Those that were delivered before are given once the
-log has how often: a record that kills who reads it is not given for ever.
+Records are acquired in one turn of the loop. Records that were delivered before are given once the
+log has how often: a record that kills its readers is not given for ever.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +29,13 @@ _FOUND_MAX = 1000  # partitions with records in an answer
 
 
 class Source(Protocol):
-    """What a poll needs of its worker."""
+    """The services of a worker that a poll needs."""
 
     stopping: bool
     answer_memory: AnswerBudget
 
     def partition(self, topic: str | bytes, index: int) -> Located:
-        """A partition by its queue's id. Raises KafkaError."""
+        """Return a partition by its queue's id. Raise KafkaError."""
         ...
 
     async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
@@ -45,7 +45,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What the request asks for: bytes, records, seconds."""
+    """The limits that the request sets: bytes, records, seconds."""
 
     min_bytes: int
     max_bytes: int
@@ -68,14 +68,14 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """What one round over the partitions has found."""
+    """The findings of one round over the partitions."""
 
     found: list[Found] = field(default_factory=list)
     news: bool = False  # an error that the client does not know of
     unlogged: list[Change] = field(default_factory=list)
     logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
-    """Of what was delivered before, by the change that says so: where in `found` it is."""
+    """The places in `found` of what was delivered before, by the change that says so."""
     bytes_left: int = 0
     records_left: int = 0
     again: bool = False
@@ -89,7 +89,7 @@ class SharePoll:
         session: ShareSession, limits: ShareLimits, pace: Pace, pins: Pins,
         unreadable: Callable[[str | bytes], Code] | None = None,
     ) -> None:  # fmt: skip
-        """`unreadable`: why the client may not read a queue, by its id; NONE where it may."""
+        """Begin a poll; `unreadable`: why the client may not read a queue, by id; or NONE."""
         self._unreadable = unreadable
         self._source = source
         self._shares = shares
@@ -98,13 +98,13 @@ class SharePoll:
         self._limits = limits
         self._pace = pace
         self._pins = pins
-        self.settings: GroupSettings  # of the last round
+        self.settings: GroupSettings  # as of the last round
         self._changed: anyio.Event | None = None  # while it waits
         self._told = False
         self._errors: list[Found] = []
 
     async def run(self, next_request: NextRequest) -> list[Found]:
-        """The partitions' parts of the answer."""
+        """Poll and return the partitions' parts of the answer."""
         session, source, now = self._session, self._source, self._shares.now
         deadline = now() + self._limits.max_wait_s
         self.settings = self._shares.settings(session.group)
@@ -145,13 +145,13 @@ class SharePoll:
             self._pass_on()
 
     def set(self) -> None:
-        """There may be something."""
+        """Wake the poll: there may be something."""
         self._told = True
         if self._changed is not None:
             self._changed.set()
 
     async def _wait(self, next_request: NextRequest, seconds: float) -> None:
-        """Until it was told since it last looked, or another request comes; so long at most."""
+        """Wait until told since the last look, or another request comes; so long at most."""
         changed = self._changed = anyio.Event()
         if self._told:
             changed.set()
@@ -162,10 +162,10 @@ class SharePoll:
             self._changed = None
 
     async def _too_little(self) -> bool:
-        """Whether less is available than the client waits for; nothing is acquired.
+        """Return whether less is available than the client waits for; nothing is acquired.
 
-        As in Kafka all counts that is there, however few records are asked for. What one look does
-        not see the end of is enough.
+        As in Kafka all counts that is there, however few records are asked for. A look that does
+        not see the end is enough.
         """
         if self._source.stopping or self._session.ended:
             return False
@@ -193,7 +193,7 @@ class SharePoll:
         return True
 
     def _pass_on(self) -> None:
-        """What this poll was told of and has not looked at, somebody else may look at."""
+        """Pass unread wake-ups on to the next waiting poll."""
         told = self._session.told
         while told:
             share = told.pop().share
@@ -224,7 +224,7 @@ class SharePoll:
         return seen
 
     def _log(self, seen: _Round) -> None:
-        """What became of records is on its way before anybody else has a turn."""
+        """Log what became of records before anybody else has a turn."""
         changes, seen.unlogged = seen.unlogged, []
         seen.logged += self._shares.log(self._session.group, changes)
         self._pins.hold(one.stored for one in seen.found if one.stored is not None)
@@ -265,7 +265,7 @@ class SharePoll:
         return None
 
     def _locate(self, followed: Followed) -> SharePartition:
-        """The share partition that an ident means now. Raises KafkaError."""
+        """Return the share partition that an ident means now. Raise KafkaError."""
         if self._unreadable is not None and (code := self._unreadable(followed.ident[0])):
             raise KafkaError(code)
         share = followed.share
@@ -283,7 +283,7 @@ class SharePoll:
     def _acquire(
         self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
     ) -> bool:
-        """Whether anything became of what is readable."""
+        """Return whether anything became of what is readable."""
         settings, asked = self.settings, self._limits
         limits = Limits(
             settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
@@ -310,7 +310,7 @@ class SharePoll:
         return True
 
     async def _given(self, seen: _Round) -> list[Found]:
-        """What was found, once the log has what it must have before that is given."""
+        """Return what was found, once the log has what it must have before that is given."""
         for ticket, some in seen.logged if seen.places else ():
             for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
                 if code and id(change) in seen.places:
@@ -342,7 +342,7 @@ class SharePoll:
 
 
 def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
-    """The batches that have any of the records of ascending ranges."""
+    """Return the batches that have any of the records of ascending ranges."""
     found = []
     at = 0
     for first, last, batch in readable.stretches:

@@ -31,7 +31,7 @@ class Waiting(Protocol):
     """A poll of a session."""
 
     def set(self) -> None:
-        """There may be something."""
+        """Wake the poll: there may be something."""
         ...
 
 
@@ -53,27 +53,27 @@ class Followed:
 
 
 class ShareSession:
-    """What a member reads. `dirty`, in order of turn: those that may have something for it."""
+    """A member's session. `dirty`, in order of turn: partitions that may have something for it."""
 
     def __init__(self, group: str, member: str, connection: int) -> None:
         self.group, self.member = group, member
         self.connection = connection
-        self.holder = ""  # whose part of all sessions it is
+        self.holder = ""  # the one whose part of all sessions it is
         self.epoch = 1
         self.partitions: dict[Ident, Followed] = {}
         self.dirty: dict[Followed, None] = {}
-        self.told: set[Followed] = set()  # of those the ones that only this session was told of
-        self.again: set[Followed] = set()  # those that had an error: each poll looks at them once
+        self.told: set[Followed] = set()  # the ones that only this session was told of
+        self.again: set[Followed] = set()  # after an error: each poll looks at them once
         self._settings: GroupSettings | None = None  # as the last poll found them
-        self._generation = -1  # of the rules of who may read what
+        self._generation = -1  # the generation of the rules of who may read what
         self.waiting: set[Waiting] = set()  # polls: mostly one
-        self.gathering = 0  # of them those that wait for more than there may be
+        self.gathering = 0  # polls that wait for more than there may be
         self.ended = False
-        self.releases = True  # what its member holds, once it has ended
-        self.ended_at = 0  # what was acquired later is not this session's
+        self.releases = True  # give back the member's records once it has ended
+        self.ended_at = 0  # later acquisitions are not this session's
 
     def look_again(self, settings: GroupSettings) -> None:
-        """A poll begins. Where its group's settings have changed, there may be more in any."""
+        """Begin a poll. If its group's settings have changed, there may be more in any."""
         if settings is not self._settings:
             self._settings = settings
             self.dirty.update(dict.fromkeys(self.partitions.values()))
@@ -87,13 +87,13 @@ class ShareSession:
             self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def finish(self, number: int) -> None:
-        """Polls that wait end."""
+        """End the session and its waiting polls."""
         self.ended, self.ended_at = True, number
         for poll in self.waiting:
             poll.set()
 
     def woken(self, followed: Followed) -> bool:
-        """Whether a poll waits that looks at it now."""
+        """Return whether a poll waits that looks at it now."""
         if self.ended:
             return False
         self.dirty[followed] = None
@@ -129,14 +129,15 @@ class ShareSessions:
     def open(
         self, group: str, member: str, connection: int, wanted: int, holder: str = ""
     ) -> ShareSession:
-        """A new session in the place of the one there was. `holder`: whose part of all it uses.
+        """Open and return a new session in the place of the one there was. `holder`: whose part of
+        all it uses.
 
-        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED.
+        Raise KafkaError: SHARE_SESSION_LIMIT_REACHED.
         """
         before = self._sessions.get((group, member))
         if before is None or before.connection != connection:
             self._check_connection(connection)
-        if before is not None:  # what the member holds it may still acknowledge
+        if before is not None:  # the member may still acknowledge what it holds
             before.releases = False
             self.end(before)
         if not self._parts.may(holder):
@@ -150,7 +151,7 @@ class ShareSessions:
         return session
 
     def use(self, group: str, member: str, epoch: int, connection: int) -> ShareSession:
-        """The session with its epoch counted on. Raises KafkaError.
+        """Return the session with its epoch counted on. Raise KafkaError.
 
         SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED. With
         the final epoch it stays as it is, for its last request.
@@ -171,7 +172,7 @@ class ShareSessions:
         return session
 
     def follow(self, session: ShareSession, ident: Ident) -> None:
-        """Raises KafkaError: there is no room for more, or the session has ended meanwhile."""
+        """Follow a partition. Raise KafkaError: there is no room, or the session has ended."""
         if session.ended:
             raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)
         if ident not in session.partitions:
@@ -180,7 +181,7 @@ class ShareSessions:
             self._partitions += 1
 
     def forget(self, session: ShareSession, ident: Ident) -> None:
-        """The member does not read it any more. What it holds there it may still acknowledge."""
+        """Stop reading a partition for the member. It may still acknowledge what it holds there."""
         followed = session.partitions.pop(ident, None)
         if followed is not None:
             self._partitions -= 1
@@ -203,24 +204,24 @@ class ShareSessions:
             self._shares.unfollow(before)
 
     def check_room(self, wanted: int) -> None:
-        """Raises KafkaError: SHARE_SESSION_LIMIT_REACHED."""
+        """Raise KafkaError: SHARE_SESSION_LIMIT_REACHED."""
         if self._partitions + wanted > self._partitions_max:
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
 
     def _check_connection(self, connection: int) -> None:
-        """Raises KafkaError: it has too many sessions."""
+        """Raise KafkaError: it has too many sessions."""
         if len(self._by_connection.get(connection, ())) >= PER_CONNECTION_MAX:
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
 
     # -- ending
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone, and its sessions with it."""
+        """End the sessions of a connection that is gone."""
         for session in list(self._by_connection.get(connection, ())):
             self.end(session)
 
     def end(self, session: ShareSession) -> None:
-        """Nothing is given to it any more; `run` gives back what its member holds."""
+        """End a session: it gets nothing any more; `run` gives back what its member holds."""
         if session.ended:
             return
         session.finish(self._shares.next_number())

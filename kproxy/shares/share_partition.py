@@ -29,18 +29,18 @@ _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
 
 
 class Searching(Exception):
-    """It takes another look to say what is available, once `SharePartition.prepare` is done."""
+    """An availability that takes another look, once `SharePartition.prepare` is done."""
 
 
 class Waiter(Protocol):
-    """Who follows a share partition for a member."""
+    """A follower of a share partition, for a member."""
 
     def woken(self) -> bool:
-        """There may be something; whether it looks at once, else somebody else is to be told."""
+        """Report news; return whether it looks at once, else somebody else is to be told."""
         ...
 
     def look_again(self) -> None:
-        """What was followed is gone, or another by now."""
+        """Look again: the followed partition is gone, or another by now."""
         ...
 
 
@@ -82,7 +82,7 @@ class Readable:
 
 
 class AbortedStretch:
-    """What was aborted of a stretch of a partition: of each producer (first offset, marker's).
+    """The aborted transactions of a partition's stretch: by producer (first offset, marker's).
 
     `read`: by its base offset, the transaction of each batch that was read as its row did not say.
     """
@@ -99,7 +99,7 @@ class AbortedStretch:
         self.most = max(search.markers, default=start)
 
     def has(self, producer_id: int, offset: int) -> bool:
-        """Whether a batch of this producer was aborted: its transactions follow one another."""
+        """Return whether a batch was aborted: a producer's transactions follow one another."""
         mine = self._by_producer.get(producer_id, ())
         at = bisect_right(mine, offset, key=_first_offset) - 1
         return at >= 0 and offset < mine[at][1]
@@ -132,10 +132,10 @@ class SharePartition:
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
         self.shard, self.key, self.group = shard, key, group
         self._claim = shard.claim_offset
-        self._as_of: Checkpoint | None = None  # what was applied when it was found current
+        self._as_of: Checkpoint | None = None  # the applied offset when it was found current
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
-        self._unread: list[StoredBatch] = []  # what is to be read before it can be judged
+        self._unread: list[StoredBatch] = []  # batches to be read before they can be judged
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -167,9 +167,9 @@ class SharePartition:
     # -- reading
 
     def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
-        """What is available, as far as one look goes; None where nothing is.
+        """Return what is available, as far as one look goes; None if nothing is.
 
-        Raises Searching: look again, it is not known yet what was aborted.
+        Raise Searching: look again, it is not known yet what was aborted.
         """
         row = self.shard.state.partition(self.key)
         if row is None:
@@ -203,7 +203,7 @@ class SharePartition:
         return found
 
     def _stretches(self, at: int, end: int) -> Iterator[Stretch]:
-        """Batches that begin before `end` and have available records, and the holes between them.
+        """Yield batches that begin before `end` and have available records, and holes between.
 
         `end` may lie within a batch, which is looked at then: a hole is only what was seen as one.
         """
@@ -223,7 +223,7 @@ class SharePartition:
                 return
 
     def _aborted_from(self, start: int, end: int) -> AbortedStretch:
-        """What was aborted of a stretch from `start` on. Raises Searching.
+        """Return what was aborted of a stretch from `start` on. Raise Searching.
 
         Nothing of it changes any more, so it is looked for once.
         """
@@ -241,7 +241,7 @@ class SharePartition:
         return found
 
     def _is_aborted(self, batch: StoredBatch, last: int, aborted: AbortedStretch) -> bool:
-        """Whether a batch was aborted; one whose row does not say is to be read first."""
+        """Return whether a batch was aborted; one whose row does not say is to be read first."""
         base = batch[0]
         if not aborted.least <= base < aborted.most:
             return False
@@ -262,7 +262,7 @@ class SharePartition:
     async def prepare(self, readers: CapacityLimiter) -> None:
         """Read, on a thread, the headers of batches whose rows do not say what they are part of.
 
-        Raises OSError, EOFError.
+        Raise OSError, EOFError.
         """
         unread, self._unread = self._unread, []
         segments = self.shard.segments
@@ -285,7 +285,7 @@ class SharePartition:
     # -- waiting
 
     def changed(self, key: PartitionKey) -> None:
-        """The queue partition may have something new, or is gone, or the share partition is."""
+        """Wake a waiter: either partition may have something new, or is gone."""
         if not self.waiters:
             return
         if self.is_current:
@@ -294,7 +294,7 @@ class SharePartition:
             self.give_up()
 
     def give_up(self) -> None:
-        """Whoever waits here looks for what is there now."""
+        """Make all waiters look for what is there now."""
         waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             waiter.look_again()

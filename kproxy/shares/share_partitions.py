@@ -1,7 +1,7 @@
 """The share partitions that are followed on this worker, what they log, and their timers.
 
-What becomes of records is logged before anybody is told: one SHARE for each request and shard.
-What runs out is gathered, one SHARE for each group and shard.
+A change of records is logged before anybody is told: one SHARE for each request and shard. Locks
+that run out are gathered, one SHARE for each group and shard.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from kproxy.virtual.rows.shares import CHUNK, SHARE_PARTITIONS, TERMINAL
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
-_COST_MAX = 500  # of one SHARE, which is applied in one turn of the loop: some milliseconds
-_TICK_S = 0.1  # what runs out within it is logged together
+_COST_MAX = 500  # cost of one SHARE, which is applied in one turn of the loop: some milliseconds
+_TICK_S = 0.1  # locks that run out within it are logged together
 _AGAIN_S = 1.0  # after the log took nothing
 _READERS = 2
 
 
 class Change(NamedTuple):
-    """What is to be logged of a share partition; `pending`: what waits for that."""
+    """A change to be logged of a share partition; `pending`: what waits for that."""
 
     share: SharePartition
     runs: list[Run]
@@ -53,7 +53,7 @@ class SharePartitions:
         now_ms: Callable[[], int],
         counters: Counters,
     ) -> None:
-        """`owes`: whether so many records of a group, archived now, go to a dead-letter queue."""
+        """Set up; `owes`: whether so many archived records of a group go to a dead-letter queue."""
         self.settings = settings
         self._owes = owes
         self._now_ms = now_ms
@@ -72,11 +72,11 @@ class SharePartitions:
         return iter(self._shares.values())
 
     def next_number(self) -> int:
-        """Of what is acquired, and of sessions' ends: which came first."""
+        """Return a number that orders acquisitions and ends of sessions."""
         return next(self._numbers)
 
     def now(self) -> float:
-        """Seconds of the loop's clock, by which locks run out."""
+        """Return the seconds of the loop's clock, by which locks run out."""
         return asyncio.get_running_loop().time()
 
     # -- finding
@@ -85,7 +85,7 @@ class SharePartitions:
         return SHARE_PARTITIONS.get(shard.state.get, key, group)
 
     def find(self, shard: Shard, key: PartitionKey, group: str) -> SharePartition:
-        """The share partition. Raises KafkaError: it was not initialised, or not resolved yet."""
+        """Return the share partition. Raise KafkaError: it is not initialised, or not resolved."""
         ident = (group, key)
         known = self._shares.get(ident)
         if known is not None:
@@ -99,7 +99,7 @@ class SharePartitions:
         return made
 
     def known(self, key: PartitionKey, group: str) -> SharePartition | None:
-        """The share partition, if somebody follows it."""
+        """Return the share partition, if somebody follows it."""
         found = self._shares.get((group, key))
         return found if found is not None and found.is_current else None
 
@@ -180,7 +180,7 @@ class SharePartitions:
     # -- timers
 
     def held_until(self, share: SharePartition, deadline: float) -> None:
-        """Somebody holds records of it so long."""
+        """Note that somebody holds records of it so long."""
         if deadline < share.due:
             self._push(share, deadline)
 
@@ -243,8 +243,8 @@ class SharePartitions:
 
 
 def _portions(changes: list[Change]) -> Iterator[list[Change]]:
-    """What goes into one SHARE each: a partition costs about as much as 256 of its records, or a
-    few runs."""
+    """Yield what goes into one SHARE each: a partition costs about as much as 256 of its records,
+    or a few runs."""
     some: list[Change] = []
     cost = 0
     for change in changes:
@@ -273,7 +273,7 @@ Logged = tuple[Ticket, list[Change]]
 
 
 async def codes_once_done(ticket: Ticket, partitions: int) -> list[Code]:
-    """As `codes_of`, once it is."""
+    """Return `codes_of` once the ticket is done."""
     if not ticket.done:
         event = asyncio.Event()
         ticket.add_done_callback(event.set)
@@ -282,7 +282,7 @@ async def codes_once_done(ticket: Ticket, partitions: int) -> list[Code]:
 
 
 def codes_of(ticket: Ticket, partitions: int) -> list[Code]:
-    """What became of each share partition of a SHARE that is done."""
+    """Return what became of each share partition of a SHARE that is done."""
     if ticket.error is not None:
         return [ticket.error.code] * partitions
     outcome = ticket.outcomes()[0]

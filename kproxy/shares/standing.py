@@ -1,4 +1,4 @@
-"""How a share partition stands, for people: what is held, how often records were delivered."""
+"""The standing of a share partition, for people: what is held, how often records were delivered."""
 
 from collections import Counter
 from typing import TypedDict
@@ -21,11 +21,11 @@ class Standing(TypedDict):
 
     in_flight: int
     deliveries: dict[str, int]
-    """Of those in the window that are not done: how many were delivered so often."""
+    """The records in the window that are not done, by how often they were delivered."""
     acknowledged: int
-    """Behind the start, out of turn."""
+    """The records acknowledged behind the start, out of turn."""
     archived: int
-    """Likewise."""
+    """The records archived behind the start, out of turn."""
     oldest_ms: int
     """The time of the first record that is not done; -1: there is none."""
 
@@ -33,7 +33,7 @@ class Standing(TypedDict):
 def standing(
     shares: SharePartitions, shard: Shard, key: PartitionKey, group: str
 ) -> Standing | None:
-    """None: there is no such share partition."""
+    """Return a share partition's standing. None: there is no such share partition."""
     state = shard.state
     row, partition = SHARE_PARTITIONS.get(state.get, key, group), state.partition(key)
     if row is None or partition is None or row.since_ms >= 0:

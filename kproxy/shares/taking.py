@@ -1,4 +1,4 @@
-"""What one fetch may take of a window, and what it has taken."""
+"""The limits of one fetch on a window, and what it has taken."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class Range(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the group's settings say, and what one fetch asks for."""
+    """The limits that the group's settings and one fetch set."""
 
     deliveries_max: int
     window_max: int
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
     @property
     def throttle(self) -> int:
-        """After so many deliveries less is given at once (KIP-932, as of Kafka 4.2)."""
+        """The deliveries after which less is given at once (KIP-932, as of Kafka 4.2)."""
         return max(2, (self.deliveries_max + 1) // 2)
 
     def throttles(self, deliveries: int) -> bool:
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
 
 class Taking:
-    """What one fetch has taken so far."""
+    """The records that one fetch has taken so far."""
 
     __slots__ = (
         "archived", "count", "limits", "piece_left", "ranges", "redelivered", "runs", "throttled",
@@ -53,7 +53,7 @@ class Taking:
         self.piece_left = 0
 
     def throttle(self, deliveries: int, size: int) -> None:
-        """Half as many each time, and the last time one alone."""
+        """Take half as many each time, and the last time one alone."""
         self.throttled = deliveries
         last = deliveries >= self.limits.deliveries_max - 1
         self.piece_left = 1 if last else max(1, size >> (deliveries - self.limits.throttle + 1))
@@ -67,14 +67,14 @@ class Taking:
         return self.count >= self.limits.records_max
 
     def goes_on(self, first: int, deliveries: int) -> bool:
-        """Whether what begins here may be taken, too: an exact fetch has one range."""
+        """Return whether what begins here may be taken, too: an exact fetch has one range."""
         if not self.limits.exact or not self.ranges:
             return True
         before = self.ranges[-1]
         return before.last + 1 == first and before.deliveries == deliveries
 
     def take(self, first: int, last: int, deliveries: int) -> None:
-        """Ranges go on over batches till they have as many records as the fetch likes."""
+        """Take a range; ranges go on over batches till they are as long as the fetch likes."""
         self.count += last - first + 1
         self.piece_left -= last - first + 1
         if self.ranges:

@@ -1,7 +1,7 @@
-"""Which records of a share partition are available, acquired or done: the owner's memory of it.
+"""The states of a share partition's records, available, acquired or done, in memory.
 
-Pure: no clock, no log. Times are seconds that the caller gives. What must survive comes out as
-`Run`s for a SHARE; until that is durable its records are *pending*, and nobody can touch them.
+Pure: no clock, no log. Times are seconds that the caller gives. Changes that must survive come out
+as `Run`s for a SHARE; until that is durable its records are *pending*, and nobody can touch them.
 
 The states of the window, from `start` on, are one byte an offset, as the rows have them. Two more
 states are only here: PENDING, and DELAYED, where a record is not given again yet.
@@ -62,11 +62,11 @@ WINDOW_MAX = 5000
 
 
 class InvalidState(Exception):
-    """Somebody acknowledges what it does not hold. The message says so as Kafka does."""
+    """An acknowledgement of what the member does not hold. The message says so as Kafka does."""
 
 
 class BeyondEnd(Exception):
-    """Somebody acknowledges what nobody was given yet; likewise."""
+    """An acknowledgement of what nobody was given yet; likewise."""
 
 
 class Window:
@@ -80,7 +80,7 @@ class Window:
         self._leases = Leases()
         self._delayed: list[tuple[float, int, int]] = []  # until when, first, last
         self._pending = 0
-        self._pieces = (0, 0, 0)  # where pieces are given: up to which offset, after how many
+        self._pieces = (0, 0, 0)  # the pieces that are given: up to which offset, after how many
         # deliveries, and of how many records they are pieces
         self._move_start()
 
@@ -96,11 +96,11 @@ class Window:
 
     @property
     def held(self) -> int:
-        """How many records members hold."""
+        """The number of records that members hold."""
         return self._leases.held
 
     def counts(self) -> dict[int, int]:
-        """How many records in the window were delivered so often, and are not done."""
+        """Return how many records in the window were delivered so often, and are not done."""
         found: dict[int, int] = {}
         for byte in set(self._states):
             if not TERMINAL[byte]:
@@ -109,15 +109,15 @@ class Window:
         return found
 
     def next_available(self, offset: int = 0) -> int:
-        """The first offset, from this one on, that somebody may be given; `end`, or what comes
-        behind it, is always one."""
+        """Return the first offset, from this one on, that somebody may be given; `end`, or what
+        comes behind it, is always one."""
         if offset >= self.end:
             return offset
         found = self._states.translate(_IS_AVAILABLE).find(1, max(0, offset - self.start))
         return self.end if found < 0 else self.start + found
 
     def has_room(self, window_max: int) -> bool:
-        """Whether records from `end` on may be acquired."""
+        """Return whether records from `end` on may be acquired."""
         return len(self._states) < window_max
 
     # -- acquiring
@@ -145,7 +145,7 @@ class Window:
         return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
     def _archive_gap(self, first: int, end: int, taken: Taking) -> bool:
-        """Whether all of it is archived: a hole may be of a billion offsets."""
+        """Return whether all of it is archived: a hole may be of a billion offsets."""
         if first >= end:
             return True
         most = self.end
@@ -161,7 +161,7 @@ class Window:
         return upto == end
 
     def _archive(self, first: int, end: int, deliveries: int, cause: Cause, taken: Taking) -> None:
-        """Once the log has it: the start does not move over what may come back."""
+        """Archive records once the log has it: the start does not move over what may come back."""
         self._put(first, end, _PENDING | deliveries << COUNT_SHIFT)
         self._pending += end - first
         run = Run(first, end - first, state_byte(RecordState.ARCHIVED, deliveries), cause)
@@ -235,7 +235,8 @@ class Window:
     # -- acknowledging
 
     def check(self, member: str, first: int, last: int) -> None:
-        """Raises InvalidState, BeyondEnd. What lies before the start may always be acknowledged."""
+        """Check that a member may acknowledge records. Raise InvalidState, BeyondEnd. Records
+        before the start may always be acknowledged."""
         if last >= self.start >= self.end:
             raise InvalidState(
                 "Batch record not found. The request batch offsets are not found in the cache."
@@ -260,7 +261,7 @@ class Window:
     ) -> Pending:  # fmt: skip
         """Do what a member says of records that it holds: one type, or one for each. After `check`.
 
-        What it renews is put into `renewals`, for `renew`.
+        Renewed ones are put into `renewals`, for `renew`.
         """
         pending = Pending([], [])
         if types.count(types[0]) == len(types):
@@ -314,7 +315,7 @@ class Window:
             self._pending += end - at
 
     def settle(self, pending: Pending, backoff: Sequence[float], now: float) -> None:
-        """It is in the log. `backoff`: seconds to the next delivery, after the first, second..."""
+        """Settle what is in the log. `backoff`: seconds to the next delivery, after each number."""
         for first, records, byte, _ in pending.runs:
             self._pending -= records
             first, end = max(first, self.start), first + records
@@ -333,9 +334,9 @@ class Window:
         self._move_start()
 
     def take_back(self, pending: Pending, until: float) -> None:
-        """It is not in the log: who held the records holds them still, as long as before.
+        """Take back what is not in the log: the holders hold their records as long as before.
 
-        What nobody held is looked at again from `until` on.
+        Records that nobody held are looked at again from `until` on.
         """
         for first, records, _, _ in pending.runs:
             self._pending -= records
@@ -352,9 +353,9 @@ class Window:
     # -- giving back
 
     def give_back(self, ranges: Sequence[Range]) -> None:
-        """Records were not given after all: that they were delivered again is not in the log.
+        """Give back records that were not given after all: a further delivery is not in the log.
 
-        Nor is it counted: else they would be given up some time without being given. Those that
+        Nor is it counted: else they would be given up some time without being given. Records that
         were taken from the member meanwhile are others' by now.
         """
         for first, last, deliveries in ranges:
@@ -381,7 +382,7 @@ class Window:
         return pending
 
     def resume(self, now: float) -> bool:
-        """Records may be given again whose time has come; whether there are any."""
+        """Resume records whose time has come; return whether there are any."""
         any_due = False
         while self._delayed and self._delayed[0][0] <= now:
             _, first, last = heappop(self._delayed)
@@ -394,16 +395,16 @@ class Window:
 
     @property
     def delayed_until(self) -> float:
-        """When the first of the records that rest may be given again; infinity: none does."""
+        """The time when the first resting record may be given again; infinity: none rests."""
         return self._delayed[0][0] if self._delayed else inf
 
     @property
     def due(self) -> float:
-        """When there is something to expire or to resume; infinity: never."""
+        """The time when there is something to expire or to resume; infinity: never."""
         return min(self.delayed_until, self._leases.due)
 
     def trim(self, log_start: int) -> None:
-        """The log begins later: what was before it is nobody's any more."""
+        """Drop what was before the log's later beginning: it is nobody's any more."""
         if log_start <= self.start:
             return
         self._leases.trim(log_start)
@@ -414,7 +415,7 @@ class Window:
     # -- states
 
     def _runs_in(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(first, end, byte) of runs that are the same; nothing outside the window."""
+        """Yield (first, end, byte) of runs that are the same; nothing outside the window."""
         if first >= end:
             return
         part = bytes(self._states[first - self.start : end - self.start])
@@ -439,7 +440,7 @@ class Window:
             self._states.extend(bytes(end - self.end))
 
     def _move_start(self) -> None:
-        """Over what is done."""
+        """Move the start over what is done."""
         states = self._states
         if states and TERMINAL[states[0]]:
             found = states.translate(TERMINAL).find(0)

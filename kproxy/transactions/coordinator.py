@@ -69,7 +69,7 @@ class TransactionCoordinator:
     # -- which connection a transaction was begun on
 
     def is_late(self, transactional_id: str, connection: int) -> bool:
-        """Whether a request came on a connection older than the one that began what is open.
+        """Return whether a request came on a connection older than the one that began what is open.
 
         Without KIP-890 nothing in it tells a request for an earlier transaction that was delayed
         from one for this (KAFKA-17754). A client that reconnected has given the older one up.
@@ -88,7 +88,7 @@ class TransactionCoordinator:
         return connection < begun[1]
 
     def note_begun(self, transactional_id: str, number: int, connection: int) -> None:
-        """A transaction without KIP-890 took part in something, on this connection."""
+        """Note that a transaction without KIP-890 took part in something, on this connection."""
         known = self._begun.pop(transactional_id, (-1, 0))
         if known[0] == number:
             connection = known[1]
@@ -145,7 +145,7 @@ class TransactionCoordinator:
         complete = Complete(transactional_id, row.number, self._now_ms()).envelope
         lots_named = range(0, max(1, row.participants), NAMED_MAX)
         completed = self.shard.append([complete() for _ in lots_named])
-        event.set()  # what comes to this log from now on comes behind it
+        event.set()  # later envelopes of this log come behind it
         return await _done([completed])
 
     async def _tell(self, number: int, ending: "_Ending") -> tuple[list[Ticket], list[Participant]]:
@@ -163,7 +163,7 @@ class TransactionCoordinator:
     async def _end_groups(
         self, groups: Iterable[Participant], ending: "_Ending"
     ) -> list[Participant] | None:
-        """Groups of which more offsets wait; None where it is not known."""
+        """End the transaction in groups; return those with more offsets, None if not known."""
         asked = [
             (group, self._logs.ask(group.shard, ending.marker((), (group.group,))))
             for group in groups
@@ -184,7 +184,7 @@ class TransactionCoordinator:
     async def _participants(
         self, number: int
     ) -> AsyncGenerator[tuple[int, list[Participant]], None]:
-        """(shard, some who take part there), `MARKED_MAX` at most; others have turns in between."""
+        """Yield (shard, participants there), `MARKED_MAX` at most; others have turns in between."""
         some: list[Participant] = []
         rows = scanned(self.shard.kv.scan, *PARTICIPANTS.range(number), MARKED_MAX)
         async with aclosing(rows) as lots:
@@ -200,7 +200,7 @@ class TransactionCoordinator:
 
 
 class _Told:
-    """Who knows of one transaction's end: `partitions` all, but not yet these `groups`."""
+    """The places that know of one transaction's end: all `partitions`, but not these `groups`."""
 
     def __init__(self) -> None:
         self.partitions = False
@@ -208,7 +208,7 @@ class _Told:
 
 
 class _Ending:
-    """What all markers of one transaction's end have in common."""
+    """The fields that all markers of one transaction's end share."""
 
     def __init__(self, row: Transaction, time_ms: int) -> None:
         self._row = row
@@ -227,7 +227,7 @@ class _Ending:
 
 
 async def _done(tickets: Iterable[Ticket]) -> bool:
-    """Whether all are durable."""
+    """Return whether all are durable."""
     for ticket in tickets:
         try:
             outcomes = await ticket.wait()

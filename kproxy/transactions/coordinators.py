@@ -58,7 +58,7 @@ class TransactionCoordinators:
         self._tasks: TaskGroup | None = None
 
     def of(self, shard: Shard) -> TransactionCoordinator:
-        """The coordinator of a shard that is served here now."""
+        """Return the coordinator of a shard that is served here now."""
         known = self._by_shard.get(shard.shard)
         if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             known = TransactionCoordinator(shard, self._logs, self._now_ms)
@@ -91,7 +91,7 @@ class TransactionCoordinators:
 
 
 class _Looks:
-    """What is looked at in one shard, and when next."""
+    """The scanners of one shard, and when each is due next."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Looks:
         return self._shard is shard and self._claim_offset == shard.claim_offset
 
     async def run(self) -> None:
-        """As long as the shard is served by this claim."""
+        """Run as long as the shard is served by this claim."""
         while self._shard.serving and self.of(self._shard):
             now = anyio.current_time()
             for number, (scanner, period_ms) in enumerate(self._scanners):
@@ -137,12 +137,12 @@ class _Scanner(DueIndexScanner):
         self._now_ms = now_ms
 
     def _due(self, age_ms: int = 0) -> tuple[list[bytes], bool]:
-        """Keys of what was filed under a time so long ago, and whether there may be more."""
+        """Return keys that were filed under a time so long ago, and whether there may be more."""
         now = self._now_ms()
         return self._next_due(self._times.key(now - age_ms), self._times.key(now + _LATE_MS))
 
     def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
-        """Whose key it is; None: its row is filed elsewhere by now, and the key is stale."""
+        """Return the transaction of a key; None: the key is stale, the row is filed elsewhere."""
         _, name = TRANSACTIONS_DUE.parts(key)
         data = self._shard.state.get(TRANSACTIONS.key(name))
         row = None if data is None else TRANSACTIONS.decode(data)
@@ -151,7 +151,7 @@ class _Scanner(DueIndexScanner):
         return name, row
 
     async def _append(self, envelopes: list[Envelope]) -> bool:
-        """Whether the log took them all; else they are given again another time."""
+        """Return whether the log took them all; else they are given again another time."""
         if envelopes:
             outcomes = await append_all((self._shard, envelope) for envelope in envelopes)
             if any(outcome.code for outcome in outcomes):

@@ -1,4 +1,4 @@
-"""What a shard has of queues, partitions, groups, bytes, and records that wait.
+"""The counts of a shard: queues, partitions, groups, bytes, and records that wait.
 
 The fold counts with each change, in memory. The `F` row has the counts as they were at one log
 offset, and is written before each flush of the rows. At an open it counts if the rows stand for
@@ -31,8 +31,8 @@ def _nothing() -> None:
 
 
 class Counts:
-    """Of one shard. `bytes`: of live batches, each with what frames it in the log. `waiting`:
-    records that are not due yet."""
+    """The counts of one shard. `bytes`: of live batches, each with what frames it in the log.
+    `waiting`: records that are not due yet."""
 
     __slots__ = ("bytes", "groups", "partitions", "queues", "waiting")
 
@@ -42,22 +42,22 @@ class Counts:
         self.bytes = 0
         self.waiting = 0
         self.groups = dict.fromkeys(GROUP_KINDS, 0)
-        """By kind; "offsets": a group that never had members."""
+        """The groups by kind; "offsets": a group that never had members."""
 
     def encode(self, next_offset: int) -> bytes:
-        """The row; `next_offset`: the log offset that the rows stand for with it."""
+        """Return the row; `next_offset`: the log offset that the rows stand for with it."""
         groups = [self.groups[kind] for kind in GROUP_KINDS]
         return _FORM.pack(
             next_offset, self.queues, self.partitions, self.bytes, self.waiting, *groups
         )
 
     def values(self) -> tuple[int, ...]:
-        """All of them, to be compared."""
+        """Return all of them, to be compared."""
         return (self.queues, self.partitions, self.bytes, self.waiting, *self.groups.values())
 
 
 def restored(kv: _Rows, next_offset: int) -> Counts | None:
-    """What the row says of rows that stand for this log offset; None: it says nothing of them."""
+    """Return the counts of the row if it stands for this log offset; None: it does not."""
     data = kv.get(COUNTS_KEY)
     if data is None or len(data) != _FORM.size:
         return None

@@ -67,12 +67,12 @@ from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
-    """The header of the batch that a COPY carries."""
+    """Return the header of the batch that a COPY carries."""
     return read_header(envelope.body, COPIED.size)
 
 
 def copied_location(location: LogLocation) -> LogLocation:
-    """Where the batch itself lies in a COPY's body."""
+    """Return where the batch itself lies in a COPY's body."""
     return LogLocation(
         location.segment, location.position + COPIED.size, location.length - COPIED.size
     )
@@ -81,7 +81,7 @@ def copied_location(location: LogLocation) -> LogLocation:
 def copied_batch(
     batch: Batch, header: BatchHeader, location: LogLocation, generation: int
 ) -> Batch:
-    """The row of a batch that was written again."""
+    """Return the row of a batch that was written again."""
     return batch._replace(
         segment=location.segment, position=location.position, length=location.length,
         max_time_ms=header.max_timestamp, copied=generation + 1, number=0,
@@ -103,10 +103,10 @@ _Verdict = Code | BatchMetadata | None
 
 
 class Fold:
-    """Applies envelopes of one shard's log to its state."""
+    """The application of envelopes of one shard's log to its state."""
 
     def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool = False) -> None:
-        """`shared`: others learn of this shard by what is published; note what that needs."""
+        """Set up; `shared`: others learn of this shard by what is published; note what it needs."""
         self.state = state
         self._shared = shared
         self._shard = shard
@@ -166,7 +166,7 @@ class Fold:
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Change the state by one envelope. Raises ValueError for a kind of a later kproxy."""
+        """Change the state by one envelope. Raise ValueError for a kind of a later kproxy."""
         try:
             step = self._by_kind[envelope.kind]
         except KeyError:
@@ -238,14 +238,14 @@ class Fold:
         header: BatchHeader,
         verdict: _Verdict,
     ) -> _Verdict:
-        """A verdict as `producers.judge` has it. Kafka looks for an open transaction before it
-        looks for a repetition and at the sequence: once it has ended, nothing repeats it."""
+        """Return a verdict as `producers.judge` has it. Kafka looks for an open transaction before
+        it looks for a repetition and at the sequence: once it has ended, nothing repeats it."""
         if verdict == Code.INVALID_PRODUCER_EPOCH:
             return verdict
         return self._participants.fault(key, row, known, header) or verdict
 
     def _copy(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """A live batch was written again further on: the old place can be freed.
+        """Move a live batch that was written again further on: the old place can be freed.
 
         Or compaction has made it smaller.
         """
@@ -265,11 +265,11 @@ class Fold:
         self.state.count_dead(batch)
         self.state.count_live(moved)
         self.state.put(rows.batch_key(*key, last_offset), moved.encode())
-        self.state.put_partition(key, row)  # what is published with it has changed
+        self.state.put_partition(key, row)  # its publication has changed
         return Outcome(Code.NONE, envelope.number)
 
     def _compact(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Compaction leaves nothing of some batches; or a pass of it is over."""
+        """Drop batches of which compaction leaves nothing; or end a pass of it."""
         queue_id, index, removed, progress = Compact.decode(envelope)
         key = (queue_id, index)
         row = self.state.partition(key)
@@ -282,7 +282,7 @@ class Fold:
         if progress is not None and progress.clean_end >= self.state.compaction(key).clean_end:
             self.state.put(rows.compaction_key(*key), progress.encode())
         if removed:
-            self.state.put_partition(key, row)  # what is published with it has changed
+            self.state.put_partition(key, row)  # its publication has changed
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -309,14 +309,14 @@ class Fold:
     # -- the life of a queue
 
     def _mine(self, name: str, partitions: range) -> list[int]:
-        """Those of these partitions of a queue that live in this shard."""
+        """Return which of these partitions of a queue live in this shard."""
         if self._shards == 1:
             return list(partitions)
         home, shards = shard_of(name, self._shards), self._shards
         return [i for i in partitions if (home + i) % shards == self._shard]
 
     def _route(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's queue is the source. POLICY_VIOLATION: it has too many routes."""
+        """Define a route; the outcome's queue is the source. POLICY_VIOLATION: too many routes."""
         asked = DefineRoute.decode(envelope)
         code = self._define(log_offset, asked)
         return Outcome(code, queue=self.state.queue(asked.source))
@@ -337,7 +337,7 @@ class Fold:
             self._assign_later(log_offset, queue, queue.wanted)
 
     def _reroute(self, log_offset: int, before: Queue | None, after: Queue | None) -> Code:
-        """A queue's settings may say otherwise where records go; those of a deleted one nowhere."""
+        """Define where records go by a queue's changed settings; those of a deleted one nowhere."""
         queue = after or before
         assert queue is not None
         elsewhere: dict[str, list[object]] = {}
@@ -481,7 +481,7 @@ class Fold:
         return self._put_queue(log_offset, usable)
 
     def _without_route(self, log_offset: int, queue: Queue, as_of: int) -> Outcome:
-        """Another shard has refused a queue's route: a new queue goes again, others go without."""
+        """Undo a queue's refused route: a new queue goes again, others go without."""
         if queue.created_at == as_of:
             self._drop_queue(log_offset, queue)
         else:
@@ -537,7 +537,7 @@ class Fold:
     def _drop_tombstone(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        """No late command can bring the deleted queue back any more."""
+        """Drop a tombstone: no late command can bring the deleted queue back any more."""
         key = rows.assignment_key(DropTombstone.decode(envelope).queue_id)
         data = self.state.get(key)
         if data is not None and rows.decode_assignment(data)[1] == 0:
@@ -554,5 +554,5 @@ class Fold:
         return Outcome(Code.NONE, log_offset)
 
     def _producer_id(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Unique for ever: no two allocations share shard and log offset."""
+        """Return a producer id unique for ever: no two commands share shard and log offset."""
         return Outcome(Code.NONE, log_offset * self._shards + self._shard)

@@ -1,4 +1,4 @@
-"""What the fold needs to know of an envelope's place, and what it decides."""
+"""The place of an envelope as the fold needs it, and the fold's decision."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from kproxy.virtual.rows.queues import Queue
 
 
 class LogLocation(NamedTuple):
-    """Where the local copy keeps an envelope's body: segment, byte position, length."""
+    """The place where the local copy keeps an envelope's body: segment, byte position, length."""
 
     segment: int
     position: int
@@ -15,8 +15,8 @@ class LogLocation(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What `apply` decided. `number`: base offset, new log start, partition count, producer
-    id, number of a transaction, what is left to do."""
+    """The decision of `apply`. `number`: base offset, new log start, partition count, producer id,
+    number of a transaction, what is left to do."""
 
     code: Code = Code.NONE
     number: int = -1
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
     message: str | None = None
     queue: Queue | None = None
     codes: tuple[Code, ...] = ()  # one for each item of a command that has several
-    epoch: int = -1  # of the producer whose id is in `number`
+    epoch: int = -1  # epoch of the producer whose id is in `number`
     numbers: tuple[int, ...] = ()  # that were asked for
     made: tuple[Queue, ...] = ()  # queues that were not there before
 

@@ -16,17 +16,17 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def shard_of(name: str, shards: int, partition: int = 0) -> ShardId:
-    """The shard of partition `partition` of queue `name`; for a group or transactional id, of 0."""
+    """Return the shard of a queue's partition; for a group or transactional id, of 0."""
     return ShardId((mmh3.hash(name, _SEED, signed=False) + partition) % shards)
 
 
 def hash_of(name: str) -> int:
-    """32 bits that decide where a name belongs: modulo the number of shards they are its shard."""
+    """Return 32 bits that decide where a name belongs: modulo the shards they are its shard."""
     return mmh3.hash(name, _SEED, signed=False)
 
 
 def name_fault(name: str) -> str | None:
-    """Why no queue may have this name (`Topic.validate`, or it is one of Kafka's own), or None."""
+    """Return why no queue may have this name (`Topic.validate`, or Kafka's own), or None."""
     if not name:
         return "the queue name is empty"
     if name in (".", ".."):

@@ -7,10 +7,10 @@ anywhere.
 A partition's row has the few producers that came last; other producers have rows of their own. So
 an append costs the same whether a queue has one producer or those of a million devices.
 
-Those with rows of their own are remembered for a time: FORGET_PRODUCERS names who was not used for
-long (`shard.producer_expiry`). What comes without a time was written below level 8. It is folded as
-releases of then did: a partition's row has those used last; beside them so many are remembered, and
-those are forgotten first whose last offset is lowest.
+Producers with rows of their own are remembered for a time: FORGET_PRODUCERS names the ones that
+were not used for long (`shard.producer_expiry`). A batch without a time was written below level 8.
+It is folded as releases of then did: a partition's row has those used last; beside them so many are
+remembered, and those are forgotten first whose last offset is lowest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,12 +44,12 @@ _FORGOTTEN_AT_ONCE = 100  # to find those idle longest, all are looked at
 
 
 def last_sequence(header: BatchHeader) -> int:
-    """The sequence of a batch's last record; sequences wrap from 2^31-1 to 0."""
+    """Return the sequence of a batch's last record; sequences wrap from 2^31-1 to 0."""
     return (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MAX
 
 
 def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> bytes | None:
-    """What a partition remembers of a producer."""
+    """Return what a partition remembers of a producer."""
     if row.producers:
         start = producer_start(producer_id)
         for data in reversed(row.producers):
@@ -62,7 +62,7 @@ def find(state: State, key: PartitionKey, row: Partition, producer_id: int) -> b
 def judge(
     known: bytes | None, header: BatchHeader, row: Partition, time_ms: int
 ) -> Code | BatchMetadata | None:
-    """An error code, the batch that this one repeats, or None where it is next in sequence.
+    """Return an error code, the batch that this one repeats, or None if it is next in sequence.
 
     `known`: what is remembered of its producer. `time_ms`: as in `remember`. POLICY_VIOLATION: the
     partition's row cannot count one more.
@@ -82,7 +82,7 @@ def judge(
 
 
 def repeated(known: bytes | None, header: BatchHeader) -> BatchMetadata | None:
-    """The batch that this one repeats, as `judge` finds it.
+    """Return the batch that this one repeats, as `judge` finds it.
 
     Batches that come before this one may be on their way still: one that is ahead of all that are
     remembered repeats none, and that is nearly every one.
@@ -150,7 +150,7 @@ def remember(
 def fence(
     state: State, key: PartitionKey, row: Partition, producer_id: int, epoch: int, time_ms: int
 ) -> None:
-    """A transaction's marker with this epoch came: one that is higher clears the sequences.
+    """Fence a producer at a marker of a transaction: a higher epoch clears the sequences.
 
     `row` is still to be put. `time_ms`: when it came.
     """
@@ -171,7 +171,7 @@ def forget(
 ) -> int:
     """Forget producers, as (id, time it was used), that were not used since; how many those are.
 
-    What is open is not forgotten: a retry must be known.
+    Keep those with open transactions: a retry must be known.
     """
     forgotten = 0
     for producer_id, used_ms in named:
@@ -194,7 +194,7 @@ def _forget_idlest(state: State, key: PartitionKey, row: Partition) -> None:
         state.scan(*rows.producers_range(*key)),
         key=lambda found: decode_producer(without_time(found[1])).newest.base_offset,
     )
-    if row.first_open >= 0:  # what is open is not forgotten: a retry must be known
+    if row.first_open >= 0:  # an open producer is not forgotten: a retry must be known
         by_use = [
             found for found in by_use
             if state.get(OPEN_TRANSACTIONS.key(key, producer_id_of(found[1]))) is None
@@ -209,7 +209,7 @@ def _forget_idlest(state: State, key: PartitionKey, row: Partition) -> None:
 def remembered(
     state: State, key: PartitionKey, row: Partition
 ) -> Iterator[tuple[int, ProducerState]]:
-    """(producer id, producer) of all that a partition remembers, as it was at the beginning.
+    """Yield (producer id, producer) of all that a partition remembers, as it was at the beginning.
 
     For readers between two writes.
     """

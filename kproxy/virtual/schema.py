@@ -25,7 +25,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 T = TypeVar("T")
 Get = Callable[[bytes], bytes | None]
-"""Returns the value of a row by its key; None where there is no such row."""
+"""A getter of the value of a row by its key; None if there is no such row."""
 FORM = 1
 _CODE = re.compile(r"\d*[A-Za-z?]")
 _PARTITION = struct.Struct(">16sI")
@@ -135,7 +135,7 @@ def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
 
 def encode_count(count: int) -> bytes:
     """Return the value of a row that is one number of 64 bits."""
-    return count.to_bytes(8, "big")
+    return _TIME.pack(count)
 
 
 def decode_count(data: bytes) -> int:
@@ -155,7 +155,7 @@ class Keys:
         self._letter = kind.letter
         self._parts = _Fields(parts)
         self.key = _keys(kind.letter, parts)
-        """Returns a key; of the first parts alone, what such keys begin with."""
+        """A maker of keys; of the first parts alone, it makes what such keys begin with."""
 
     @property
     def codes(self) -> list[str]:
@@ -209,7 +209,7 @@ class Rows(Keys, Generic[T]):
         return bytes([FORM]) + self._fields.pack(*row)
 
     def decode(self, data: bytes) -> T:
-        """Return the value of a row. Raises ValueError for a form of a later kproxy."""
+        """Return the value of a row. Raise ValueError for a form of a later kproxy."""
         if data[0] != FORM:
             raise later_form(f"a row of kind {self._letter.decode()}", data[0])
         values: Any = (
@@ -223,6 +223,6 @@ class Rows(Keys, Generic[T]):
         return made
 
     def get(self, get: Get, *parts: Any) -> T | None:
-        """Return the value of the row with this key. Raises ValueError as `decode` does."""
+        """Return the value of the row with this key. Raise ValueError as `decode` does."""
         data = get(self.key(*parts))
         return None if data is None else self.decode(data)

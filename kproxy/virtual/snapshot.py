@@ -1,12 +1,12 @@
 """Rows as an owner publishes them, and a shard's state made from them again.
 
-All of a shard's published rows stand for one log offset, X: together they are the state there. What
-is not published is the index of batches: it is read from the log, which still holds every live
-batch. Below X an append is not judged again, for the state that judged it is gone; its place is
-counted on from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset
-in each partition that it names, but those whose bits are set in its `v` row. The batches of a
-FORWARD, a SHIP, a LATER or a DUE are counted as an append is; the latter two may have several for
-one partition, so there an anchor says which of them it is. From X on the fold goes on as always.
+All of a shard's published rows stand for one log offset, X: together they are the state there. The
+index of batches is not published: it is read from the log, which still holds every live batch.
+Below X an append is not judged again, for the state that judged it is gone; its place is counted on
+from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset in each
+partition that it names, but those whose bits are set in its `v` row. The batches of a FORWARD, a
+SHIP, a LATER or a DUE are counted as an append is; the latter two may have several for one
+partition, so there an anchor says which of them it is. From X on the fold goes on as always.
 """
 
 import json
@@ -80,7 +80,7 @@ def encode_as_of(log_offset: int) -> bytes:
 
 
 def decode_as_of(data: bytes) -> int:
-    """Raises ValueError for rows of a later kproxy."""
+    """Decode what rows are as of. Raise ValueError for rows of a later kproxy."""
     form, log_offset = _AS_OF.unpack(data)
     if form != _FORM:
         raise ValueError(f"the published rows have form {form}; this kproxy reads form {_FORM}")
@@ -88,7 +88,7 @@ def decode_as_of(data: bytes) -> int:
 
 
 def _anchor(key: bytes, data: bytes) -> Anchor | None:
-    """What a batch's row says, unless the batch is a copy."""
+    """Return what a batch's row says, unless the batch is a copy."""
     batch = rows.decode_batch(data)
     if batch.copied:
         return None
@@ -100,7 +100,7 @@ def _anchor(key: bytes, data: bytes) -> Anchor | None:
 
 
 class Anchors:
-    """Finds partitions' anchors, and remembers up to where all batches are copies.
+    """A search for partitions' anchors, which remembers up to where all batches are copies.
 
     A copy stays one, so what was passed over once is not looked at again.
     """
@@ -110,7 +110,7 @@ class Anchors:
         self._passed_to: OrderedDict[bytes, int] = OrderedDict()
 
     def encode(self, key: bytes, value: bytes) -> bytes:
-        """A row's published form; the rows are as of X."""
+        """Return a row's published form; the rows are as of X."""
         if not RowKind.PARTITION.of(key):
             return value
         for anchor in self._look(key, value):
@@ -135,7 +135,7 @@ class Anchors:
                 yield
 
     def _look(self, key: bytes, value: bytes) -> Iterator[Anchor | None]:
-        """Steps of a look for a partition's anchor; the last one has it, if there is one."""
+        """Yield steps of a look for a partition's anchor; the last one has it, if there is one."""
         partition, (log_start, _) = rows.partition_of(key), rows.partition_ends(value)
         offset = max(log_start, self._passed(key, partition))
         end = rows.batch_key(*partition, _OFFSET_END)
@@ -162,7 +162,7 @@ class Anchors:
                 yield None
 
     def _passed(self, key: bytes, partition: PartitionKey) -> int:
-        """The offset before which all batches are copies, as far as it is known."""
+        """Return the offset before which all batches are copies, as far as it is known."""
         passed = self._passed_to.get(key, 0)
         if passed:
             there = self._kv.get(rows.batch_key(*partition, passed - 1))
@@ -178,7 +178,7 @@ class Anchors:
 
 
 def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-    """The local rows that a published one stands for, in the place of what an earlier one did."""
+    """Yield the local rows that a published one stands for, in the place of an earlier one's."""
     if RowKind.PARTITION.of(key):
         if data is None:
             counter, row = None, None
@@ -203,7 +203,7 @@ def decode(key: bytes, data: bytes | None) -> Iterator[tuple[bytes, bytes | None
 
 
 def _due_key(key: bytes, data: bytes) -> bytes | None:
-    """When to look at what a published row is of; None where there is nothing to look for."""
+    """Return when to look at what a published row is of; None if there is nothing to look for."""
     if RowKind.GROUP.of(key):
         return group_rows.group_due_key(group_rows.decode_group(data).look_ms, rows.name_of(key))
     if RowKind.TRANSACTION.of(key):
@@ -216,7 +216,7 @@ def _due_key(key: bytes, data: bytes) -> bytes | None:
 
 
 def names(kv: Kv) -> Iterator[tuple[bytes, bytes]]:
-    """The rows by id of all queues that there are; made last, for a name may have had several."""
+    """Yield the rows by id of all queues; made last, for a name may have had several."""
     for key, data in kv.scan(*RowKind.QUEUE.range()):
         name = rows.name_of(key)
         yield rows.name_key(rows.decode_queue(name, data).queue_id), name.encode()
@@ -228,7 +228,7 @@ def _tracked_key(offset_key: bytes) -> bytes:
 
 
 class RowCapture:
-    """Published forms of many rows as of one moment, taken little by little while the fold goes on.
+    """The published forms of many rows as of one moment, taken while the fold goes on.
 
     A row that is about to change is taken first. (RocksDB's snapshots would do, but `rocksdict`
     0.3.29 iterates over a snapshot as if there were none.)
@@ -241,7 +241,7 @@ class RowCapture:
         self.taken: dict[bytes, bytes | None] = {}
 
     def before_write(self, changes: Iterable[bytes]) -> None:
-        """The rows with these keys are about to be written."""
+        """Take the rows with these keys, which are about to be written."""
         left = self._left
         if left:
             for key in changes:
@@ -261,10 +261,10 @@ class RowCapture:
 
 
 class Reindex:
-    """Finds the live batches of the log below X again."""
+    """A search for the live batches of the log below X."""
 
     def __init__(self, state: State, now_ms: int, look_within_ms: int) -> None:
-        """`state` has the published rows, all of them.
+        """Begin; `state` has the published rows, all of them.
 
         When partitions are due for a look at their retention is not published: they are spread over
         the time from now that is given.
@@ -305,7 +305,7 @@ class Reindex:
             self._count_on(key, log_offset, read_header(batch), place, number=number)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
-        """All partitions share the batch that it carries; a `v` row has those that took none."""
+        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
         found = carried(self._state, log_offset, envelope, location)
         for number, (key, batch, place) in enumerate(found):
@@ -316,8 +316,8 @@ class Reindex:
         self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
         *, routed: bool = False, number: int = 0,
     ) -> None:  # fmt: skip
-        """A batch took the next offsets of its partition, of which it got `number` before it by the
-        same envelope."""
+        """Count a batch that took the next offsets of its partition, of which it got `number`
+        before it by the same envelope."""
         counter_key = rows.counter_key(rows.partition_key(*key))
         data = self._state.get(counter_key)
         if data is None:
@@ -348,7 +348,7 @@ class Reindex:
             self._waits(key, header, last_offset)
 
     def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
-        """A batch waits until it is due."""
+        """Note that a batch waits until it is due."""
         waiting = WAITING_BATCHES.key(delay_rows.shown(key), header.max_timestamp, last_offset)
         self._state.put(waiting, b"")
 
@@ -379,9 +379,9 @@ class Reindex:
         self._look_soon(key)
 
     def finish(self) -> Iterator[None]:
-        """All of the log below X was seen and written; each step has changes to be written.
+        """Finish once all of the log below X was seen and written; each step has changes to write.
 
-        Raises RowsDisagree.
+        Raise RowsDisagree.
         """
         for number, (key, data) in enumerate(
             self._state.kv.scan(*RowKind.REBUILD_COUNTER.range()), 1
@@ -428,7 +428,7 @@ class Reindex:
 
     def _look_soon(self, key: PartitionKey) -> None:
         if key[1] & rows.HIDDEN:
-            file_at(self._state, delay_rows.shown(key), 0)  # who looks sees what is due
+            file_at(self._state, delay_rows.shown(key), 0)  # the next look sees what is due
             return
         spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
         self._state.file(rows.retention_due_key(self._now_ms + spread_ms, *key))

@@ -33,11 +33,11 @@ class Kv(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end, in key order, as they stood when the scan began."""
+        """Yield pairs with start <= key < end, in key order, as they stood when the scan began."""
         ...
 
     def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """As `scan`, where few are wanted; one at a time."""
+        """Yield as `scan`, if few are wanted; one at a time."""
         ...
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
@@ -76,11 +76,11 @@ class State:
         """Partitions of compacted queues that routes or dead letters came to: no row says so."""
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
         self.filed: dict[int, tuple[bytes, bytes]] = {}
-        """Of each index the lowest and the highest key filed since its looker took it from here."""
+        """The lowest and the highest key of each index filed since its looker took it from here."""
 
     @property
     def cached(self) -> int:
-        """How many rows are held in memory."""
+        """The number of rows held in memory."""
         found = len(self._partitions) + len(self._queues) + len(self._names)
         return found + len(self._producers)
 
@@ -107,7 +107,7 @@ class State:
         self.filed[key[0]] = (min(low, key), max(high, key))
 
     def put_all(self, changes: dict[bytes, bytes | None]) -> None:
-        """As `put` of each, or `file`."""
+        """Put each as `put` does, or `file`."""
         for key, value in changes.items():
             if value is not None and key[0] in INDEX_BYTES:
                 self.file(key, value)
@@ -115,7 +115,7 @@ class State:
                 self._changes[key] = value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end, with changes not written yet; for few: it gathers them."""
+        """Yield pairs with start <= key < end, with unwritten changes; for few: it gathers them."""
         changes = self._changes
         changed = {key: value for key, value in changes.items() if start <= key < end}
         found = {key: value for key, value in self.kv.scan(start, end) if key not in changed}
@@ -123,7 +123,7 @@ class State:
         yield from sorted(found.items())
 
     def some(self, start: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """The first pairs with start <= key < end, with changes not written yet."""
+        """Return the first pairs with start <= key < end, with changes not written yet."""
         changes = self._changes
         changed = sorted(key for key in changes if start <= key < end)
         found: list[tuple[bytes, bytes]] = []
@@ -139,7 +139,7 @@ class State:
         return Keys(self, self.kv, sorted(key for key in self._changes if key[0] == kind.byte))
 
     def producer(self, key: bytes) -> bytes | None:
-        """A producer's row of its own: looked for before its batch is in line, and in the fold."""
+        """Return a producer's own row: looked up before its batch is in line, and in the fold."""
         try:
             return self._producers[key]
         except KeyError:
@@ -148,7 +148,7 @@ class State:
             return row
 
     def put_producer(self, key: bytes, row: bytes | None) -> None:
-        """As `put`."""
+        """Put a producer as `put` does."""
         self._changes[key] = row
         self._cache(self._producers, key, row)
 
@@ -170,14 +170,14 @@ class State:
             self._cache(self._partitions, key, row)
 
     def put_quietly(self, key: PartitionKey, row: Partition) -> None:
-        """As `put_partition`: what has changed is nothing to the partition's readers."""
+        """Put as `put_partition` does: the change is nothing to the partition's readers."""
         told = key in self.touched
         self.put_partition(key, row)
         if not told:
             self.touched.discard(key)
 
     def add_partitions(self, queue_id: QueueId, indices: list[int]) -> None:
-        """Empty ones, maybe thousands: they are not cached before anybody asks for them."""
+        """Add empty partitions, maybe thousands: they are cached once somebody asks for them."""
         self.counts.partitions += len(indices)
         changes, touch, empty = self._changes, self.touched.add, _EMPTY
         cached, dirty = self._partitions, self._dirty_partitions
@@ -185,7 +185,7 @@ class State:
             key = (queue_id, index)
             changes[rows.partition_key(*key)] = empty
             touch(key)
-            if key in cached or key in dirty:  # what an id stood for before is gone
+            if key in cached or key in dirty:  # the row that an id stood for before is gone
                 cached.pop(key, None)
                 dirty.pop(key, None)
 
@@ -193,7 +193,7 @@ class State:
         self, key: PartitionKey, row: Partition, header: BatchHeader, place: LogLocation,
         log_offset: int, look_ms: int | None, *, routed: bool = False, number: int = 0,
     ) -> None:  # fmt: skip
-        """A batch that kproxy made takes the next offsets. (APPEND, the hot path, does so inline.)
+        """Add a batch that kproxy made at the next offsets. (APPEND, the hot path, does so inline.)
 
         `look_ms`: when to look at the partition's retention, where it was empty; None: never.
         `routed`: it comes from another queue, and no route passes it on. `number`: how many of this
@@ -237,7 +237,7 @@ class State:
             self.put(compaction_key, None)
 
     def drop_hidden(self, key: PartitionKey) -> None:
-        """As `drop_partition`, of one that no reader knows: it is not counted."""
+        """Drop as `drop_partition` does one that no reader knows: it is not counted."""
         self._dirty_partitions.pop(key, None)
         self._partitions.pop(key, None)
         self.put(rows.partition_key(*key), None)
@@ -282,7 +282,7 @@ class State:
         return None if data is None else rows.decode_batch(data)
 
     def passed_on(self, key: PartitionKey) -> int | None:
-        """The offset before which all routes have passed on what there was; None: it has none.
+        """Return the offset before which all routes have passed on all; None: it has none.
 
         For readers between two writes.
         """
@@ -301,7 +301,7 @@ class State:
         return None if data is None else rows.decode_committed(data)
 
     def is_owners(self, envelope: Envelope) -> bool:
-        """Whether who sent a command that only the shard's owner sends still is that.
+        """Return whether the sender of a command that only the shard's owner sends still is that.
 
         It may have stood still for long, and gone on with what lay in its sockets.
         """
@@ -310,14 +310,14 @@ class State:
 
     @property
     def pending_offsets(self) -> int:
-        """How many offsets wait for the end of a transaction."""
+        """The number of offsets that wait for the end of a transaction."""
         if self._pending_offsets < 0:
             data = self.get(PENDING_COUNT_KEY)
             self._pending_offsets = 0 if data is None else decode_count(data)
         return self._pending_offsets
 
     def any_pending(self, group: str, key: PartitionKey | None = None) -> bool:
-        """Whether an offset of a group, or of one partition of it, waits so."""
+        """Return whether an offset of a group, or of one partition of it, waits so."""
         if not self.pending_offsets:
             return False
         found = PENDING_BY_PARTITION.range(group) if key is None else (
@@ -333,7 +333,7 @@ class State:
     def aborted(
         self, key: PartitionKey, start: int, end: int
     ) -> Iterator[tuple[int, transaction_rows.Aborted]]:
-        """(marker's offset, transaction): those aborted that matter to who reads this stretch.
+        """Yield (marker's offset, transaction) of aborted ones that matter to this stretch.
 
         For readers between two writes; in the order of markers, as in Kafka's transaction index.
         """
@@ -345,11 +345,11 @@ class State:
                 return
 
     def count_live(self, location: LogLocation | Batch) -> None:
-        """A batch lies here from now on."""
+        """Count a batch that lies here from now on."""
         self._count(location.segment, location.length + COPY_BYTES)
 
     def count_dead(self, location: LogLocation | Batch) -> None:
-        """A batch that lies here is not needed here any more."""
+        """Count out a batch that lies here and is not needed here any more."""
         self._count(location.segment, -location.length - COPY_BYTES)
 
     def _count(self, segment: int, change: int) -> None:
@@ -360,7 +360,7 @@ class State:
         self._last_segment = (segment, live)
 
     def live_bytes(self, segment: int) -> int:
-        """What copying a segment's live batches forward would write; 0: it has none.
+        """Return what copying a segment's live batches forward would write; 0: it has none.
 
         Each counts with what frames it: where batches are small, a log of nothing but live ones
         would seem mostly dead, and be copied for ever.
@@ -373,13 +373,13 @@ class State:
     # -- scans, for readers between two writes
 
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """(last offset, batch) from the one that holds `offset` on, last offset below `end`."""
+        """Yield (last offset, batch) from the one with `offset` on, last offset below `end`."""
         start = rows.batch_key(*key, offset)
         for found, value in self.kv.scan(start, rows.batch_key(*key, end)):
             yield rows.batch_key_offset(found), rows.decode_batch(value)
 
     def stored_batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[StoredBatch]:
-        """As `batches`, for who reads them: few, and of one partition at a time.
+        """Yield as `batches`, for readers: few, and of one partition at a time.
 
         Nothing is looked for behind the batch that ends at `end`: there may be no row near.
         """
@@ -392,7 +392,7 @@ class State:
     def stored_spans(
         self, key: PartitionKey, offset: int, end: int
     ) -> Iterator[tuple[StoredBatch, int]]:
-        """(batch, its last offset) from the one that holds `offset` on, that begin before `end`.
+        """Yield (batch, its last offset) from the one with `offset` to the last before `end`.
 
         So nothing lies between them, or behind the last of them and before `end`.
         """
@@ -409,7 +409,7 @@ class State:
     def first_batch(
         self, key: PartitionKey, wanted: Callable[[Batch], bool]
     ) -> tuple[int, Batch] | None:
-        """The first live batch for which `wanted` holds, where it holds for all after it too."""
+        """Return the first live batch for which `wanted` holds, as it does for all after it."""
         row = self.partition(key)
         if row is None:
             return None
@@ -428,7 +428,7 @@ class State:
         return best
 
     def live_size(self, key: PartitionKey) -> int:
-        """Bytes of a partition's batches from its log start on."""
+        """Return the bytes of a partition's batches from its log start on."""
         row = self.partition(key)
         found = self.first_batch(key, lambda batch: True)
         if row is None or found is None:
@@ -439,7 +439,7 @@ class State:
         return row.size - found[1].size_through + found[1].length
 
     def live_size_about(self, key: PartitionKey) -> int:
-        """As `live_size`, with one look: what compaction took of the middle counts as there."""
+        """Return `live_size` with one look: what compaction took of the middle counts as there."""
         row = self.partition(key)
         if row is None or row.log_start == row.next_offset:
             return 0
@@ -450,7 +450,7 @@ class State:
         return 0
 
     def clean_bytes(self, key: PartitionKey, row: Partition) -> int:
-        """Bytes of what compaction has left, from the log start on: after a trim about so many."""
+        """Return the bytes that compaction left, from the log start on: after a trim, about."""
         done = self.compaction(key)
         if row.log_start == done.log_start:
             return done.clean_bytes
@@ -462,11 +462,11 @@ class State:
 
     @property
     def changed(self) -> int:
-        """About how many rows the next `drain` gives."""
+        """The number of rows that the next `drain` gives, about."""
         return len(self._changes) + len(self._dirty_partitions)
 
     def drain(self) -> dict[bytes, bytes | None]:
-        """Everything changed since the last call, encoded."""
+        """Return everything changed since the last call, encoded."""
         changes = self._changes
         for (queue_id, index), row in self._dirty_partitions.items():
             changes[rows.partition_key(queue_id, index)] = row.encode()
@@ -486,12 +486,12 @@ class State:
                 changes[rows.unpublished_key(key)] = b""
 
     def take_touched(self) -> set[PartitionKey]:
-        """Partitions whose readers may have something new since the last call."""
+        """Return the partitions whose readers may have something new since the last call."""
         touched, self.touched = self.touched, set()
         return touched
 
     def _cache(self, cache: dict[Key, Row], key: Key, value: Row) -> None:
-        """Rows cached first make room; one that is not written yet is found without the cache."""
+        """Keep a row. The oldest make room; an unwritten one is found without the cache."""
         if len(cache) >= self._rows_cached_max:
             for old in list(islice(cache, max(1, self._rows_cached_max // 8))):
                 del cache[old]
@@ -505,11 +505,11 @@ class Keys:
     """
 
     def __init__(self, state: State, kv: Kv, changed: list[bytes]) -> None:
-        """`changed`: those put or deleted and not written yet, in their order."""
+        """Note the changes; `changed`: those put or deleted and not written yet, in their order."""
         self._state, self._kv, self._changed = state, kv, changed
 
     def between(self, start: bytes, end: bytes, *, bounded: bool = False) -> Iterator[bytes]:
-        """Keys with start <= key < end. No other rows are walked before it is done.
+        """Yield keys with start <= key < end. No other rows are walked before it is done.
 
         `bounded`: RocksDB steps over no deleted rows behind `end`, but takes longer to begin.
         """

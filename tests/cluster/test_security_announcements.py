@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kproxy.cluster.catalogue_cache import outcome_key
 from kproxy.cluster.row_catalogue import SECURITY
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import Credentials
@@ -147,3 +148,18 @@ async def test_a_change_is_answered_once_it_is_in_the_topic() -> None:
             done()
     assert told()
     assert ticket.outcomes()[0].code == 0
+
+
+async def test_a_new_owner_answers_once_what_was_asked_is_in_the_topic() -> None:
+    """FAULT: it answered first: a worker that had not heard still let a deleted user in."""
+    topic, log = Topic(), list[Envelope]()
+    first, second, other = (Worker(topic, n) for n in (1, 2, 3))
+    await first.serve(log)
+    await first.put(log, 1)
+    asked = Secure({NAME: None}).envelope()
+    asked.writer, asked.counter, asked.time_ms = other.member.link.writer, 7, 10**12
+    log.append(asked)  # and the first owner dies
+    await second.serve(log)
+    answer = [one.key for one in topic.records].index(outcome_key(asked.writer, asked.counter))
+    await other.member.hear(answer)
+    assert other.knows is None

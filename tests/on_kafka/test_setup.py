@@ -71,6 +71,13 @@ def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
     for future in client.incremental_alter_configs([resource]).values():
         future.result()
 
+    def told() -> bool:
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+        configs = client.describe_configs([asked])[asked].result()
+        return bool(configs[name].value == value)
+
+    eventually(told)  # a broker hears of it a little later than the controller
+
 
 FAULTS = [
     ("data", "cleanup.policy", "compact", "cleanup.policy=delete"),

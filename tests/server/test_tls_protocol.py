@@ -172,6 +172,26 @@ async def test_client_that_does_not_read_is_read_no_more(tmp_path: Path) -> None
     assert not pair.tls._rest
 
 
+async def test_what_comes_a_byte_at_a_time_does_not_hold_the_loop(tmp_path: Path) -> None:
+    """FAULT: 60,000 reads of a byte were kept one by one, and taking them again held it 12 s."""
+    pair = Pair(Authority(tmp_path), 0)
+    pair.shake_hands()
+    await pair.done
+    pair.app.transport.pause_reading()
+    sent = os.urandom(20_000)
+    pair.client.write(sent)
+    began = time.process_time()
+    for byte in pair.out.read():
+        pair.tls.get_buffer(-1)[0] = byte
+        pair.tls.buffer_updated(1)
+    while len(pair.app.got) < len(sent):
+        pair.app.transport.resume_reading()
+        await asyncio.sleep(0)
+    assert pair.app.got == sent
+    assert time.process_time() - began < 1.0  # seconds; it took five
+    pair.tls.connection_lost(None)
+
+
 def test_a_burst_leaves_little_memory_with_a_connection(tmp_path: Path) -> None:
     """FAULT: OpenSSL's buffers and uvloop's kept 1.3 MB of each connection that had a burst."""
     site, count = Site(tmp_path), 40

@@ -24,17 +24,17 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 def _one_row_for_each_source_shard(patch: pytest.MonkeyPatch) -> None:
     key = ROUTE_PARTS.key(QueueId(bytes(16)), (QueueId(bytes(16)), 0))
-    patch.setattr(route_rows, "landed_key", lambda definer, source: key)
+    patch.setattr(ROUTE_PARTS, "key", lambda definer, source: key)
 
 
 def _one_row_for_each_source_queue(patch: pytest.MonkeyPatch) -> None:
     made = ROUTE_PARTS.key
-    patch.setattr(route_rows, "landed_key", lambda definer, source: made(definer, (source[0], 0)))
+    patch.setattr(ROUTE_PARTS, "key", lambda definer, source: made(definer, (source[0], 0)))
 
 
 def _the_route_is_not_in_the_row(patch: pytest.MonkeyPatch) -> None:
     made = ROUTE_PARTS.key
-    patch.setattr(route_rows, "landed_key", lambda definer, source: made(source[0], source))
+    patch.setattr(ROUTE_PARTS, "key", lambda definer, source: made(source[0], source))
 
 
 def _nothing_is_void(patch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,19 @@
 """The formats of records and places in queues, as `kproxy produce` and `consume` read them."""
 
 import io
+from collections.abc import Callable
 
 import click
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kproxy.tools import administration
 from kproxy.tools.client_settings import ClientSettings
+from kproxy.tools.records import consume, offsets, text, times
 from kproxy.tools.records import input as record_input
-from kproxy.tools.records import offsets, text, times
+from kproxy.tools.records.consume import _Reading
+from kproxy.tools.records.produce import _Sender
 from kproxy.tools.records.text import Record
 
 
@@ -61,6 +66,19 @@ def test_wrong_formats_are_told(form: str, says: str) -> None:
      ("json", b'{"value": 1}'), ("json", b'{"headers": [1]}'), ("json", b'{"key_base64": "!"}')],
 )  # fmt: skip
 def test_wrong_lines_are_told(form: str, line: bytes) -> None:
+    with pytest.raises(record_input.BadRecord):
+        read(form, line)
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [("json", b"[" * 100_000), ("json", b'{"headers": 5}'),
+     ("json", b'{"timestamp": 1%s}' % (b"0" * 20)), ("json", b'{"partition": 4294967296}'),
+     ("json", b'{"headers": {"\\ud800": "x"}}'),
+     ("%d:%v", b"9" * 5000 + b":v"), ("%p:%v", b"9" * 12 + b":v")],
+)  # fmt: skip
+def test_a_line_that_no_batch_has_room_for_is_told(form: str, line: bytes) -> None:
+    """FAULT: `kproxy produce` ended with a traceback, or died, and so did what was in line."""
     with pytest.raises(record_input.BadRecord):
         read(form, line)
 
@@ -127,3 +145,111 @@ def test_queues_beyond_a_quota_are_made_later(monkeypatch: pytest.MonkeyPatch) -
     made = list(administration.create(Throttling(), list("abcde"), 1, {}, dry=False))  # type: ignore[arg-type]
     assert [(one.name, one.code) for one in made] == [(name, 0) for name in "abcde"]
     assert (asked, waits) == ([list("abcde"), list("cde"), ["e"]], [0.7, 0.7])
+
+
+class _Message:
+    def __init__(self, index: int, offset: int) -> None:
+        self.part, self.at = index, offset
+
+    def topic(self) -> str:
+        return "q"
+
+    def partition(self) -> int:
+        return self.part
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> None:
+        return None
+
+
+class _Group:
+    """A consumer of the client library, whose group does what a test says."""
+
+    def __init__(self, config: object) -> None:
+        self.stored: list[tuple[int, int]] = []
+        self.ours: set[int] = set()
+        self.calls: list[Callable[[], list[_Message]]] = []
+
+    def subscribe(self, names: list[str], **told: Callable[[object, list[object]], None]) -> None:
+        self.told = told
+
+    def give(self, *indexes: int) -> list[_Message]:
+        self.ours = set(indexes)
+        self.told["on_assign"](self, [TopicPartition("q", index) for index in indexes])
+        return []
+
+    def take(self, *indexes: int) -> list[_Message]:
+        self.ours -= set(indexes)
+        self.told.get("on_revoke", lambda *_: None)(
+            self, [TopicPartition("q", index) for index in indexes]
+        )
+        return []
+
+    def poll(self, seconds: float) -> _Message | None:
+        return next(iter(self.calls.pop(0)()), None)
+
+    def consume(self, count: int, seconds: float) -> list[_Message]:
+        return self.calls.pop(0)()
+
+    def store_offsets(self, message: _Message) -> None:
+        if message.part not in self.ours:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.stored.append((message.part, message.at))
+
+
+def _member(monkeypatch: pytest.MonkeyPatch) -> tuple[_Reading, _Group]:
+    """A member of a group that reads on at the end."""
+    monkeypatch.setattr(confluent_kafka, "Consumer", _Group)
+    monkeypatch.setattr(consume, "given_settings", lambda: None)
+    found = {("q", 0): offsets.Span(0, 9, None)}
+    reading = _Reading(("localhost", 1), found, "g", None, True, False)
+    assert isinstance(reading._consumer, _Group)
+    return reading, reading._consumer
+
+
+def test_who_follows_waits_where_another_member_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: it ended, with status 0, once another one joined its group."""
+    reading, group = _member(monkeypatch)
+    group.calls = [lambda: group.give(0), lambda: group.take(0), group.give,
+                   lambda: group.give(0), lambda: [_Message(0, 1)], list]  # fmt: skip
+    batches = reading.batches()
+    printed = [message.at for _ in range(5) for message in next(batches)]
+    assert printed == [1]
+
+
+def test_what_the_group_has_taken_is_left_to_its_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it was printed here and there, and committing it ended in a traceback."""
+    reading, group = _member(monkeypatch)
+    group.calls = [lambda: group.give(0), lambda: [_Message(0, 1)], lambda: group.take(0)]
+    batches = reading.batches()
+    next(batches)
+    some = next(batches)
+    reading.note(some)
+    assert (some, group.stored) == ([], [])
+
+
+def test_what_waits_to_be_sent_again_is_told_of_at_an_interrupt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """FAULT: it was neither sent nor told of, and the status was 0."""
+
+    class Idle:
+        def flush(self, seconds: float) -> int:
+            return 0
+
+        def purge(self, *, blocking: bool) -> None:
+            pass
+
+        def __len__(self) -> int:
+            return 0
+
+    sender = _Sender.__new__(_Sender)
+    sender._producer, sender.refused = Idle(), 0
+    sender._again = [(Record(None, b"v"), "line 1")]
+    sender.give_up()
+    assert sender.refused == 1
+    assert "1 records were not acknowledged" in capsys.readouterr().err

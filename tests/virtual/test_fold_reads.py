@@ -8,7 +8,7 @@ import pytest
 from tests.harness import ROOT
 
 VIRTUAL = ROOT / "kproxy" / "virtual"
-FOLDS = sorted(VIRTUAL.glob("*fold.py"))
+FOLDS = [VIRTUAL / "fold.py", *sorted((VIRTUAL / "folds").glob("[a-z]*.py"))]
 MERGING = {"get", "scan", "some", "keys_of", "live_bytes"}
 """The methods of State that look at unwritten changes as well as at the store."""
 
@@ -45,6 +45,10 @@ def is_state(node: ast.expr) -> bool:
 @pytest.mark.parametrize("path", FOLDS, ids=lambda path: path.stem)
 def test_a_fold_does_not_read_the_store_past_unwritten_changes(path: Path) -> None:
     assert not reads(ast.parse(path.read_text()), readers_of_the_store())
+
+
+def test_all_folds_are_looked_at() -> None:
+    assert len(FOLDS) > 10
 
 
 def test_producers_do_not_read_the_store_past_unwritten_changes() -> None:

@@ -22,7 +22,7 @@ class MemberSubscription(NamedTuple):
 
     queues: frozenset[QueueId]
     before: PartitionSet
-    order: str  # what members are sorted by: the instance id where there is one
+    order: str  # members are sorted by it: the instance id if there is one
 
 
 Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[QueueId, int]], Steps[Target]]
@@ -32,7 +32,7 @@ Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[QueueId, int]], S
 def uniform(
     wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
 ) -> Steps[Target]:
-    """As evenly as can be, moving as little as can be."""
+    """Assign as evenly as can be, moving as little as can be."""
     subscriptions = {wish.queues for wish in wishes.values()}
     if len(subscriptions) == 1:
         return _same_for_all(wishes, sizes, next(iter(subscriptions)))
@@ -40,7 +40,7 @@ def uniform(
 
 
 def queues_in_order(queues: Iterable[QueueId]) -> Steps[list[QueueId]]:
-    """Sorted, by their last bytes first: those are random, and a sort of all is one long call."""
+    """Sort queues by their last bytes first: those are random, and one sort of all is long."""
     buckets: dict[int, list[QueueId]] = {}
     for number, queue in enumerate(queues, 1):
         buckets.setdefault(queue[-1], []).append(queue)
@@ -117,7 +117,8 @@ def frozen(has: Iterable[tuple[str, list[PartitionKey]]]) -> Steps[Target]:
 def _owners(
     members: list[str], wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]
 ) -> Steps[dict[PartitionKey, str]]:
-    """Who had a partition before and may have it still; the first one, where several say so."""
+    """Return the owners that had a partition and may have it still; the first, if several say
+    so."""
     owners: dict[PartitionKey, str] = {}
     for member in members:
         queues, before, _ = wishes[member]
@@ -130,7 +131,7 @@ def _owners(
 
 
 class _Loads:
-    """How many partitions each member has, and who has least and most of some members."""
+    """The number of partitions of each member, and which of some members has least and most."""
 
     def __init__(self, count: int) -> None:
         self.of = [0] * count
@@ -138,7 +139,7 @@ class _Loads:
         self._who = {0: (1 << count) - 1}
 
     def lightest(self, members: int) -> int:
-        """The first one of those with the least."""
+        """Return the first one of the members with the least."""
         return self._first(members, self._levels)
 
     def heaviest(self, members: int) -> int:
@@ -215,7 +216,7 @@ class _EachItsOwn:
             left = [readers for readers in self._held if readers & changed]
 
     def _level_among(self, readers: int) -> Steps[int]:
-        """The members whose loads have changed."""
+        """Balance the loads of some members; return those whose loads have changed."""
         loads, held, changed, moves = self._loads, self._held[readers], 0, 0
         while True:
             high = loads.heaviest(self._holders[readers])
@@ -244,7 +245,7 @@ class _EachItsOwn:
 def readers_by_queue(
     members: list[str], wishes: Mapping[str, MemberSubscription]
 ) -> Steps[dict[QueueId, int]]:
-    """Who reads each queue: a bit for each member by its place."""
+    """Return the readers of each queue: a bit for each member by its place."""
     subscribed: dict[frozenset[QueueId], int] = {}
     for place, member in enumerate(members):
         queues = wishes[member].queues
@@ -266,7 +267,7 @@ def _places(mask: int) -> Iterator[int]:
 
 
 def range_(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]) -> Steps[Target]:
-    """Each queue's partitions in a row, the first members one more where they do not divide."""
+    """Assign each queue's partitions in a row, the first members one more if they do not divide."""
     members = sorted(wishes, key=lambda m: (wishes[m].order, m))
     has: list[list[PartitionKey]] = [[] for _ in members]
     readers = yield from readers_by_queue(members, wishes)

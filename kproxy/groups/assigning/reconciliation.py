@@ -1,4 +1,4 @@
-"""Takes a member one step towards its target, as Kafka's `CurrentAssignmentBuilder`.
+"""A member's steps towards its target, as in Kafka's `CurrentAssignmentBuilder`.
 
 The member first revokes the partitions that are not in its target. Then it moves to the target's
 epoch. Then it gets partitions as other members release them.
@@ -12,7 +12,7 @@ from kproxy.loop.steps import Steps, spent
 def reconcile(
     member: ConsumerMember, target_epoch: int, owned: PartitionSet | None, others: PartitionSet
 ) -> Steps[None]:
-    """One step where one is due. `owned`: what it says it has; `others`: what others hold."""
+    """Take one step if one is due. `owned`: what it says it has; `others`: what others hold."""
     if member.progress == Progress.STABLE and member.epoch == target_epoch:
         return
     if member.progress == Progress.UNREVOKED and _still_owned(owned, member.revoking):
@@ -38,5 +38,5 @@ def reconcile(
 
 
 def _still_owned(owned: PartitionSet | None, parts: PartitionSet) -> bool:
-    """Whether it may still have some of these; a heartbeat that does not say leaves it open."""
+    """Return whether it may still have some of these; a silent heartbeat leaves it open."""
     return owned is None or bool(owned & parts)

@@ -1,8 +1,8 @@
 """Subscriptions by regular expression (RE2, as in Kafka: its time is linear in the name).
 
-Where not everybody may see every queue, a group keeps with an expression who subscribes to it, as
-one text: what it matches is what that client may describe. So two members with one expression may
-read different queues, and none is given one that it may not know of.
+When not everybody may see every queue, a group keeps with an expression who subscribes to it, as
+one text: it matches what that client may describe. So two members with one expression may read
+different queues, and none is given one that it may not know of.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -28,19 +28,19 @@ class Pattern(NamedTuple):
     host: str = ""
 
     def text(self) -> str:
-        """As a group keeps it."""
+        """Return the text that a group keeps."""
         return _OWNED + orjson.dumps(list(self)).decode() if self.principal else self.regex
 
 
 def pattern_of(text: str) -> Pattern:
-    """The other way."""
+    """Return the pattern of a text that a group keeps."""
     if text.startswith(_OWNED):
         return Pattern(*orjson.loads(text[len(_OWNED) :]))
     return Pattern(text)
 
 
 class Readers(Protocol):
-    """Who may know of which queue."""
+    """The rules of who may know of which queue."""
 
     @property
     def generation(self) -> int:
@@ -51,7 +51,7 @@ class Readers(Protocol):
 
 
 class Everybody:
-    """Who may know of all."""
+    """The rules by which everybody may know of all."""
 
     generation = 0
 
@@ -60,7 +60,7 @@ class Everybody:
 
 
 def compiled(regex: str) -> Any:
-    """A pattern with `fullmatch`. Raises KafkaError (INVALID_REGULAR_EXPRESSION)."""
+    """Return a pattern with `fullmatch`. Raise KafkaError (INVALID_REGULAR_EXPRESSION)."""
     if regex.startswith(_OWNED):
         raise KafkaError(Code.INVALID_REGULAR_EXPRESSION, "a regular expression begins with a NUL")
     try:

@@ -1,6 +1,6 @@
 """The assignor of share groups (KIP-932), `simple`: a partition may be several members'.
 
-Where there are more members than partitions, a partition is shared by as many as it takes for each
+When there are more members than partitions, a partition is shared by as many as it takes for each
 member to have one. Balance comes before what members had. Members that subscribe to the same are
 served from all partitions together; where subscriptions differ, each queue is dealt with alone. The
 numbers are those of Kafka's assignor; which partition is whose may differ.
@@ -21,11 +21,11 @@ from kproxy.virtual.types import PartitionKey, QueueId
 SIMPLE = "simple"
 
 Holders = dict[PartitionKey, int]
-"""Who has a partition: a bit for each member by its place."""
+"""The holders of a partition: a bit for each member by its place."""
 
 
 def simple(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int]) -> Steps[Target]:
-    """As evenly as can be, moving as little as can be."""
+    """Assign as evenly as can be, moving as little as can be."""
     members = sorted(wishes)
     if not members:
         return {}
@@ -55,7 +55,7 @@ def _before(
     wishes: Mapping[str, MemberSubscription],
     sizes: Mapping[QueueId, int],
 ) -> Steps[Holders]:
-    """Who had a partition and may have it still."""
+    """Return the members that had a partition and may have it still."""
     holders: Holders = {}
     for place, member in enumerate(members):
         queues, before, _ = wishes[member]
@@ -129,7 +129,7 @@ class _Spread:
             self._take(part, place)
 
     def _fill(self) -> Steps[None]:
-        """Give out what too few have. Who has a partition already is passed over.
+        """Give out what too few have. Members that have a partition already are passed over.
 
         If all who lack something have it, that is left so, as in Kafka.
         """

@@ -1,4 +1,4 @@
-"""Resolves what groups subscribe to, and computes target assignments, where coordinators do that.
+"""The resolution of groups' subscriptions, and target assignments, if coordinators make them.
 
 Small work is done within the heartbeat that needs it. Large work is done in slices while heartbeats
 are answered from the state before it, as Kafka does it off the coordinator's thread. The result
@@ -30,11 +30,11 @@ from kproxy.virtual.types import QueueId
 _log = structlog.get_logger()
 
 _REFRESH_S = 1.0
-_SHARE = 20  # of the time, what looking again may take
+_SHARE = 20  # share of the time that looking again may take
 _SHARE_OF_NEW = 4  # likewise, where somebody waits for it
 _MATCHES_MAX = 2_000_000  # names that the regular expressions of a group match together
-_TEXTS = 100  # of patterns: each may be a regex to compile
-_NAMES = 1000  # of one scan: none is open while others are served
+_TEXTS = 100  # patterns at once: each may be a regex to compile
+_NAMES = 1000  # names in one scan: none is open while others are served
 
 _ASSIGNORS = ASSIGNORS | {SIMPLE: simple}
 
@@ -54,7 +54,7 @@ class _Matching(NamedTuple):
 
 
 class ResolvedPattern(NamedTuple):
-    """What a group was found to read, as of so many `changes` of the catalogue."""
+    """The queues that a group was found to read, as of so many `changes` of the catalogue."""
 
     changes: int
     resolved: Resolved
@@ -62,7 +62,7 @@ class ResolvedPattern(NamedTuple):
 
 
 class SubscriptionResolver:
-    """Of one coordinator's groups; `run` until cancelled."""
+    """The resolver of one coordinator's groups; `run` until cancelled."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SubscriptionResolver:
         log: Callable[[AssignedGroup], Awaitable[Code]],
         readers: Readers,
     ) -> None:
-        """`there`: whether this still is the group of its id; `log`: log it under its lock."""
+        """Set up; `there`: whether this is the group of its id; `log`: log it under its lock."""
         self._lookup = lookup
         self._readers = readers
         self._now = now
@@ -81,10 +81,10 @@ class SubscriptionResolver:
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._more = anyio.Event()
 
-    # -- what they read
+    # -- the queues that they read
 
     def refresh(self, group: AssignedGroup, *, now: bool) -> bool:
-        """Whether the queues that a group reads have changed since its target was made."""
+        """Return whether the queues that a group reads have changed since its target was made."""
         if group.resolving or not (now or self._is_due(group)):
             return False
         work, started = Work(self._resolve_pattern(group)), self._now()
@@ -96,7 +96,7 @@ class SubscriptionResolver:
 
     @property
     def _changes(self) -> int:
-        """Goes up where there are other queues, or others may be seen."""
+        """A count that goes up when there are other queues, or others may be seen."""
         return self._lookup.changes + self._readers.generation
 
     def _is_due(self, group: AssignedGroup) -> bool:
@@ -148,7 +148,7 @@ class SubscriptionResolver:
         return ResolvedPattern(changes, resolved, crc32c(b"".join(parts)))
 
     def _resolved(self, texts: set[str], known: Resolved) -> Steps[Resolved]:
-        """What each pattern matches: once for all that have a regex and an audience in common."""
+        """Return what each pattern matches: once for equal regex and audience."""
         names: dict[Hashable, frozenset[str]] = {}
         patterns: dict[Hashable, _Matching] = {}
         keys: dict[str, Hashable] = {}
@@ -188,7 +188,7 @@ class SubscriptionResolver:
             _log.warning("regexes_match_too_many", matches_max=_MATCHES_MAX)
 
     def _queues(self, subscriptions: Subscriptions, resolved: Resolved) -> Steps[dict[str, Queue]]:
-        """The queues there are of those subscribed to, by name."""
+        """Return the queues there are of those subscribed to, by name."""
         found: dict[str, Queue] = {}
         for names in {id(names): names for names in _names(subscriptions, resolved)}.values():
             for number, name in enumerate(names, 1):
@@ -199,7 +199,7 @@ class SubscriptionResolver:
                     yield
         return found
 
-    # -- who gets what
+    # -- the assignment
 
     def assign(self, group: AssignedGroup) -> None:
         """Make a target for a group's epoch, now or soon."""
@@ -223,7 +223,7 @@ class SubscriptionResolver:
                 await self.log_changes(group)
 
     def _made(self, group: AssignedGroup) -> Steps[AssignmentResult]:
-        """A target for the members as they are when it is begun."""
+        """Return a target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
         group.begin_target()
         members = [(m.id, m.instance, m.topics, m.regex, m.target) for m in group.members.values()]

@@ -49,7 +49,7 @@ class ClassicGroup(ClassicRebalance):
         }
 
     def change(self) -> Steps[Change]:
-        """All members' rows as of now, and None for those that have one and are gone."""
+        """Return all members' rows as of now, and None for those that have one and are gone."""
         rows: Rows = dict.fromkeys(self.logged - self.members.keys())
         for member in self.members.values():
             rows[member.id] = member.row(self.generation)
@@ -68,7 +68,7 @@ class ClassicGroup(ClassicRebalance):
     # -- members
 
     def member_fault(self, member_id: str, instance: str | None, generation: int) -> Code:
-        """Why this is not a member of this generation; -1 is not looked at."""
+        """Return why this is not a member of this generation; -1 is not looked at."""
         if self.state == State.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
         if fault := self.static_members.fault(instance, member_id):
@@ -82,7 +82,7 @@ class ClassicGroup(ClassicRebalance):
     def commit_fault(
         self, member_id: str, instance: str | None, generation: int, version: int
     ) -> Code:
-        """Why this may not commit now; without members anyone may."""
+        """Return why this may not commit now; without members anyone may."""
         if generation < 0 and not self.members:
             return Code.NONE
         fault = self.member_fault(member_id, instance, generation)
@@ -93,7 +93,7 @@ class ClassicGroup(ClassicRebalance):
         return fault
 
     def subscribed(self) -> frozenset[str] | None:
-        """The queues that members read; None where only they know what they use."""
+        """Return the queues that members read; None if only they know what they use."""
         if not self.members:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL or self.state == State.PREPARING:
@@ -107,7 +107,7 @@ class ClassicGroup(ClassicRebalance):
         return frozenset(found)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols fits in."""
+        """Return whether a member with these protocols fits in."""
         if not protocol_type or (self.members and protocol_type != self.protocol_type):
             return False
         return self._protocol_counts.fit(protocols)
@@ -167,7 +167,7 @@ class ClassicGroup(ClassicRebalance):
         self, member: ClassicMember, protocols: tuple[tuple[str, bytes], ...], session_s: float,
         rebalance_s: float,
     ) -> Promise[dict[str, Any]]:  # fmt: skip
-        """A known member joins with what it supports now, and all rebalance."""
+        """Let a known member join with what it supports now, and rebalance all."""
         self.update(member, protocols, session_s, rebalance_s)
         waiting: Promise[dict[str, Any]] = Promise()
         member.answer_join(join_answer(Code.UNKNOWN_MEMBER_ID, member.id))  # an earlier try
@@ -208,7 +208,7 @@ class ClassicGroup(ClassicRebalance):
         self.renew_session(member)
 
     def add(self, member: ClassicMember) -> None:
-        """A member that is there from now on, without a rebalance."""
+        """Add a member that is there from now on, without a rebalance."""
         self.members[member.id] = member
         self._protocol_counts.count(member.protocols, 1)
         self.static_members.add(member)
@@ -227,19 +227,19 @@ class ClassicGroup(ClassicRebalance):
         return waiting
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """What the leader has decided; each member's part, empty where it has none."""
+        """Take the leader's decision: each member's part, empty if it has none."""
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
 
     def unassign(self, code: Code) -> None:
-        """The assignment could not be logged."""
+        """Take back an assignment that could not be logged."""
         for member in self.members.values():
             member.assignment = b""
         answer = sync_answer(code)
         self._answer_some((waiting, answer) for waiting in self._take_synced())
 
     def settle(self) -> None:
-        """The assignment has been logged."""
+        """Give out the assignment that has been logged."""
         self.state = State.STABLE
         now, answers = self._coordinator.now(), []
         for member in self.members.values():
@@ -263,7 +263,7 @@ class ClassicGroup(ClassicRebalance):
         return self.state == State.EMPTY and not self._pending
 
     def end(self, code: Code) -> None:
-        """This coordinator knows nothing any more: whoever waits is told to look again."""
+        """End the group: this coordinator knows it no more, and tells waiting members so."""
         self.state = State.DEAD
         self.alarms.end()
         for member in self.members.values():

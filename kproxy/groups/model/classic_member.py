@@ -87,7 +87,7 @@ class ClassicMember:
 
 
 def member_from_row(member_id: str, row: dict[str, Any]) -> ClassicMember:
-    """A member as its row has it."""
+    """Return a member as its row has it."""
     member = ClassicMember(
         member_id,
         row["instance"],

@@ -15,7 +15,7 @@ class State(StrEnum):
 
 
 def join_answer(code: Code, member_id: str) -> dict[str, Any]:
-    """A JoinGroupResponse's fields without a generation."""
+    """Return a JoinGroupResponse's fields without a generation."""
     return {
         "error_code": code,
         "generation_id": -1,
@@ -29,5 +29,5 @@ def join_answer(code: Code, member_id: str) -> dict[str, Any]:
 
 
 def sync_answer(code: Code) -> dict[str, Any]:
-    """A SyncGroupResponse's fields without an assignment."""
+    """Return a SyncGroupResponse's fields without an assignment."""
     return {"error_code": code, "protocol_type": None, "protocol_name": None, "assignment": b""}

@@ -33,7 +33,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
 _FENCED_WITHIN_S = 1.0
-_LOGGED_BYTES = 4 << 20  # of one command, about
+_LOGGED_BYTES = 4 << 20  # bytes of one command, about
 _SESSION, _REVOKE = "session", "revoke"
 _ROWS = 32  # take as long as `EVERY` partitions
 NO_PARTS: PartitionSet = frozenset()
@@ -61,7 +61,7 @@ class State(StrEnum):
 
 
 class ConsumerCoordinator(Protocol):
-    """What a group needs of its coordinator."""
+    """The services of its coordinator that a group needs."""
 
     timers: Timers
 
@@ -76,7 +76,7 @@ class ConsumerCoordinator(Protocol):
 
 
 class ConsumerGroup:
-    """Changed only under `lock`; `changed` and `gone` are members to log."""
+    """A group, changed only under `lock`; `changed` and `gone` are members to log."""
 
     kind = "consumer"
     protocol_type = CONSUMER_PROTOCOL
@@ -96,7 +96,7 @@ class ConsumerGroup:
         self.gone: set[str] = set()
         self.ended = False
         self.resolved: dict[str, frozenset[str]] = {}  # names by regex
-        self.resolved_changes = -1  # of the catalogue, when it was last looked at
+        self.resolved_changes = -1  # the catalogue's changes when it was last looked at
         self.refresh_again_at = self.resolve_again_at = 0.0
         self.resolving = self.assigning = False  # beside what members ask for
         self.static_members = StaticMembers[ConsumerMember]()
@@ -132,7 +132,7 @@ class ConsumerGroup:
         }
 
     def change(self) -> Steps[Change]:
-        """What to log next; of what is more than one command holds, the first part.
+        """Return what to log next; the first part, if it is more than one command holds.
 
         Until the last part is logged the group stands as it did: without it, what was meant is
         decided anew, by a new coordinator.
@@ -180,7 +180,7 @@ class ConsumerGroup:
     # -- members
 
     def put(self, member: ConsumerMember) -> None:
-        """A member as it is from now on."""
+        """Put a member in as it is from now on."""
         known = self.members.get(member.id)
         if known is not member:
             if known is not None:
@@ -215,7 +215,7 @@ class ConsumerGroup:
         self._protocol_counts.count(member.protocols, -1)
 
     def subscribe(self, member: ConsumerMember, topics: tuple[str, ...], regex: str) -> None:
-        """What a member reads from now on."""
+        """Set what a member reads from now on."""
         there = self.members.get(member.id) is member
         if there:
             self.subscription_counts.count(member, -1)
@@ -224,18 +224,18 @@ class ConsumerGroup:
             self.subscription_counts.count(member, 1)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member of the classic protocol with these fits in."""
+        """Return whether a member of the classic protocol with these fits in."""
         return protocol_type == CONSUMER_PROTOCOL and self._protocol_counts.fit(protocols)
 
     def speak(self, member: ConsumerMember, protocols: Protocols) -> None:
-        """What a member supports from now on; nothing is the consumer protocol itself."""
+        """Set what a member supports from now on; nothing is the consumer protocol itself."""
         if self.members.get(member.id) is member:
             self._protocol_counts.count(member.protocols, -1)
             self._protocol_counts.count(protocols, 1)
         member.protocols = protocols
 
     def leave_as_static(self, member: ConsumerMember) -> None:
-        """A static member goes and may be back; what it had is kept for it."""
+        """Let a static member go that may be back; keep for it what it had."""
         member.move_to(STATIC_LEAVE_EPOCH)
         at_once(self._holders.count(member.revoking - member.assigned, -1))
         member.revoking = NO_PARTS
@@ -244,7 +244,7 @@ class ConsumerGroup:
         self.changed.add(member.id)
 
     def rebalance_without(self) -> None:
-        """Members were taken out; others get another target, or go on as a classic group."""
+        """Rebalance without members that left; give a new target, or go on as a classic group."""
         if not self.only_classic:
             self.epoch += 1
 
@@ -259,7 +259,7 @@ class ConsumerGroup:
         return self._coordinator.consumer_session_s(self.id)
 
     def renew_session(self, member: ConsumerMember) -> None:
-        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        """Give it a whole session again; watch the shorter one of two deadlines anew."""
         before = member.deadline
         member.deadline = self._coordinator.now() + self._session_s(member)
         if member.deadline < before:
@@ -283,7 +283,7 @@ class ConsumerGroup:
         return now + _FENCED_WITHIN_S  # by then it has been taken out, or been heard of
 
     def give_time_to_revoke(self, member: ConsumerMember) -> None:
-        """A member that has to give up partitions has its own rebalance timeout for it."""
+        """Give a member that has to give up partitions its own rebalance timeout for it."""
         if member.progress != Progress.UNREVOKED:
             if member.revoke_by is not None:
                 self.alarms.cancel((_REVOKE, member.id))
@@ -297,7 +297,7 @@ class ConsumerGroup:
             timer = member.revoke_by = self.alarms.set((_REVOKE, member.id), by, due)
 
     def replace_static(self, known: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is back under a new id: it has what it had, from epoch 0 on.
+        """Put a static member that is back under its new id: it has what it had, from epoch 0 on.
 
         As Kafka's `getOrMaybeCreateStaticMember`, in either protocol. `put` adds the new member.
         """
@@ -307,7 +307,7 @@ class ConsumerGroup:
         return member
 
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
-        """Why this may not commit now; without members anyone may."""
+        """Return why this may not commit now; without members anyone may."""
         if epoch < 0 and not self.members:
             return Code.NONE
         member = self.members.get(member_id)
@@ -319,7 +319,7 @@ class ConsumerGroup:
             return Code.UNSUPPORTED_VERSION
         return Code.NONE if epoch == member.epoch else Code.STALE_MEMBER_EPOCH
 
-    # -- what they read
+    # -- the queues that they read
 
     def unresolved(self) -> bool:
         return any(regex not in self.resolved for regex in self.subscription_counts.regexes)
@@ -328,27 +328,27 @@ class ConsumerGroup:
         return self.subscription_counts.names(self.resolved)
 
     def choose_assignor(self) -> str:
-        """What most members ask for."""
+        """Return the assignor that most members ask for."""
         votes = Counter(m.assignor for m in self.members.values() if m.assignor)
         return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
     def may_assign(self) -> bool:
-        """Whether a new target is due, and the last one not too fresh."""
+        """Return whether a new target is due, and the last one not too fresh."""
         due = self.target_epoch < self.epoch and not self.assigning
         return due and self._coordinator.now() >= self.assign_again_at
 
     def reads_others(self) -> None:
-        """The queues that it reads are others, or have more partitions."""
+        """Note that the queues that it reads are others, or have more partitions."""
 
     def assignable(self, queue: Queue) -> int:
-        """How many partitions of a queue may be assigned: all."""
+        """Return how many partitions of a queue may be assigned: all."""
         return queue.partitions
 
     def begin_target(self) -> None:
-        """A target is being made."""
+        """Note that a target is being made."""
 
     def take_target(self, made: AssignmentResult, took_s: float = 0.0) -> None:
-        """Members that came since it was begun have theirs from the next one."""
+        """Take a target; members that came since it was begun have theirs from the next one."""
         self.assignor = made.assignor
         for member_id, parts in made.target.items():
             member = self.members.get(member_id)
@@ -383,7 +383,7 @@ class ConsumerGroup:
         yield from spent(len(assigned) + len(revoking))
 
     def waits(self, member: ConsumerMember) -> Steps[bool]:
-        """Whether something that a member is to have is still held by another."""
+        """Return whether something that a member is to have is still held by another."""
         return bool((yield from self._holders.others(member)))
 
     def end(self, code: Code) -> None:

@@ -19,7 +19,7 @@ _NAME_BYTES = 30
 
 
 class Progress(StrEnum):
-    """Where a member stands with its target."""
+    """The standing of a member towards its target."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"  # it has yet to give something up
@@ -45,7 +45,7 @@ class ConsumerMember:
         self.assigned: PartitionSet = NONE
         self.revoking: PartitionSet = NONE
         self.target: PartitionSet = NONE
-        self.protocols: Protocols = ()  # of one that still speaks the classic protocol
+        self.protocols: Protocols = ()  # protocols of a member that still speaks the classic one
         self.session_s = 0.0  # likewise
         self.deadline = 0.0
         self.revoke_by: Timer | None = None
@@ -55,7 +55,7 @@ class ConsumerMember:
         return bool(self.protocols)
 
     def copy(self, member_id: str) -> "ConsumerMember":
-        """The same under another id, with no time set."""
+        """Return the same under another id, with no time set."""
         made = copy.copy(self)
         made.id, made.deadline, made.revoke_by = member_id, 0.0, None
         return made
@@ -97,7 +97,7 @@ class ConsumerMember:
 
 
 def member_from_row(member_id: str, row: dict[str, Any]) -> ConsumerMember:
-    """A member as its row has it."""
+    """Return a member as its row has it."""
     member = ConsumerMember(member_id)
     member.epoch = row["epoch"]
     member.previous_epoch = row["previous"]
@@ -120,7 +120,7 @@ def member_from_row(member_id: str, row: dict[str, Any]) -> ConsumerMember:
 
 
 def pack_parts(parts: PartitionSet) -> Steps[bytes]:
-    """20 bytes a partition: for groups over thousands of queues."""
+    """Pack partitions into 20 bytes each: for groups over thousands of queues."""
     packed, left = [], iter(parts)
     while piece := b"".join(starmap(_PART.pack, islice(left, EVERY))):
         packed.append(piece)

@@ -1,4 +1,4 @@
-"""What consumers put into the classic protocol's opaque fields.
+"""The contents that consumers put into the classic protocol's opaque fields.
 
 `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment` of Kafka's message definitions;
 versions only ever add fields at the end.
@@ -24,11 +24,11 @@ class Subscription(NamedTuple):
 
 
 class NotAConsumers(Exception):
-    """These bytes are of another kind of client."""
+    """A client of another kind has made these bytes."""
 
 
 class _Bytes:
-    """Reads big-endian fields, never beyond the end."""
+    """A reader of big-endian fields, never beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -43,7 +43,7 @@ class _Bytes:
         return int(value)
 
     def count(self, least_bytes: int) -> int:
-        """Of elements that take so many bytes each at least."""
+        """Return the count of elements that take so many bytes each at least."""
         value = self.number(">i")
         if not 0 <= value <= (len(self._data) - self._at) // least_bytes:
             raise NotAConsumers
@@ -89,19 +89,19 @@ class _Bytes:
 
 
 def version_of(metadata: bytes) -> int:
-    """Of a subscription; 0 for what is none."""
+    """Return the version of a subscription; 0 for what is none."""
     return int.from_bytes(metadata[:2], "big", signed=True) if len(metadata) >= 2 else 0
 
 
 def topics_of(metadata: bytes) -> tuple[str, ...]:
-    """What a subscription names. Raises NotAConsumers."""
+    """Return the topics that a subscription names. Raise NotAConsumers."""
     reader = _Bytes(metadata)
     reader.number(">h")
     return at_once(reader.texts())
 
 
 def subscription(metadata: bytes) -> Steps[Subscription]:
-    """Raises NotAConsumers."""
+    """Read a subscription. Raise NotAConsumers."""
     reader = _Bytes(metadata)
     version = reader.number(">h")
     topics = yield from reader.texts()
@@ -113,7 +113,7 @@ def subscription(metadata: bytes) -> Steps[Subscription]:
 
 
 def assignment(data: bytes) -> Steps[Named]:
-    """Raises NotAConsumers."""
+    """Read an assignment. Raise NotAConsumers."""
     if not data:
         return ()
     reader = _Bytes(data)

@@ -32,14 +32,14 @@ class Assignee(Protocol):
 
 
 class ProtocolCounts:
-    """How many members support each protocol, of those that speak the classic one."""
+    """The number of members that support each protocol, of those that speak the classic one."""
 
     def __init__(self) -> None:
         self._members = 0
         self._supporting: Counter[str] = Counter()
 
     def count(self, protocols: Protocols, by: int) -> None:
-        """One more, or one less; who has no protocols speaks the consumer protocol."""
+        """Count one more, or one less; a member without protocols speaks the consumer protocol."""
         if not protocols:
             return
         self._members += by
@@ -49,11 +49,11 @@ class ProtocolCounts:
                 del self._supporting[name]
 
     def common(self) -> set[str]:
-        """What all of them support."""
+        """Return what all of them support."""
         return {name for name, count in self._supporting.items() if count == self._members}
 
     def fit(self, protocols: Protocols) -> bool:
-        """Whether a member with these, one at least, can be among them."""
+        """Return whether a member with these, one at least, can be among them."""
         names = {name for name, _ in protocols}
         return bool(names and (not self._members or names & self.common()))
 
@@ -67,7 +67,7 @@ class SubscriptionCounts:
         self._names: tuple[object, frozenset[str]] = (None, frozenset())
 
     def count(self, member: Reader, by: int) -> None:
-        """One more, or one less; who subscribes to the same shares the names in memory."""
+        """Count one more, or one less; equal subscriptions share the names in memory."""
         given = (member.topics, member.regex)
         shared, count = self._members.get(given, (given, 0))
         member.topics = shared[0]
@@ -83,7 +83,7 @@ class SubscriptionCounts:
             self._names = (None, frozenset())
 
     def check_room_for(self, regex: str | None) -> None:
-        """Raises KafkaError where a regular expression is one too many."""
+        """Raise KafkaError if a regular expression is one too many."""
         if regex and regex not in self.regexes and len(self.regexes) >= _REGEXES_MAX:
             raise KafkaError(
                 Code.GROUP_MAX_SIZE_REACHED,
@@ -95,7 +95,7 @@ class SubscriptionCounts:
         return list(self._members)
 
     def names(self, resolved: dict[str, frozenset[str]]) -> frozenset[str]:
-        """Of all queues subscribed to, given what regular expressions match."""
+        """Return the names of all queues subscribed to, given what regular expressions match."""
         as_of, names = self._names
         if as_of is not resolved:
             matched = [resolved.get(regex, frozenset()) for regex in self.regexes]
@@ -105,7 +105,7 @@ class SubscriptionCounts:
 
 
 class AssignmentCounts:
-    """How many members have a partition, or have yet to give it up."""
+    """The number of members that have a partition, or have yet to give it up."""
 
     def __init__(self) -> None:
         self._count: dict[PartitionKey, int] = {}
@@ -122,7 +122,7 @@ class AssignmentCounts:
                 del held[part]
 
     def others(self, member: Assignee) -> Steps[PartitionSet]:
-        """What a member is to get and another one holds."""
+        """Return what a member is to get and another one holds."""
         held, own, found = self._count, member.revoking, set()
         for number, part in enumerate(member.target - member.assigned, 1):
             if held.get(part, 0) > (part in own):

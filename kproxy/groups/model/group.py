@@ -1,4 +1,4 @@
-"""What a group of any protocol is to its coordinator."""
+"""The interface of a group of any protocol to its coordinator."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class Group(Protocol):
 
     @property
     def kind(self) -> str:
-        """As its group row says: "classic", "consumer" or "share"."""
+        """The kind that its group row says: "classic", "consumer" or "share"."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Group(Protocol):
     def restore(self, member_id: str, row: Row) -> None: ...
     def end_restoring(self) -> None: ...
     def change(self) -> Steps[Change]:
-        """What to log next."""
+        """Return what to log next."""
         ...
 
     def was_logged(self, change: Change) -> None: ...
@@ -48,16 +48,16 @@ class Group(Protocol):
         """Whether there is more to log."""
         ...
 
-    # -- what others ask
+    # -- for its coordinator
 
     def subscribed(self) -> frozenset[str] | None:
-        """The names of the queues that members read; None where only they know."""
+        """Return the names of the queues that members read; None if only they know."""
         ...
 
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
-        """Why a member may not commit offsets now; `version` is that of the request."""
+        """Return why a member may not commit offsets now; `version` is that of the request."""
         ...
 
     def end(self, code: Code) -> None:
-        """The coordinator keeps it no longer; waiting requests are answered with this code."""
+        """End the group, which is kept no longer; answer waiting requests with this code."""
         ...

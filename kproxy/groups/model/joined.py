@@ -10,8 +10,8 @@ Group = TypeVar("Group")
 
 
 class JoinedGroups(dict[str, Group]):
-    """By id. Each counts for who made it, until it is forgotten; who only reads it from its rows
-    makes none.
+    """The groups with members, by id. Each counts for its maker until it is forgotten; a mere
+    reader of its rows makes none.
     """
 
     def __init__(self, most: int) -> None:
@@ -20,7 +20,7 @@ class JoinedGroups(dict[str, Group]):
         self._holders: dict[str, str] = {}
 
     def check_room(self) -> None:
-        """Raises KafkaError where there are too many, or too many of who asks."""
+        """Raise KafkaError if there are too many, or too many of the one that asks."""
         if len(self) >= self._parts.most or not self._parts.may(ASKING.get().holder):
             raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "too many groups (groups_joined_max)")
 

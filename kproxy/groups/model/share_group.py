@@ -1,8 +1,8 @@
 """A share group (KIP-932), as Kafka's `ShareGroup`: who its members are, and who has what.
 
-Which records are done is kept beside the records, not here: a group only knows of which queue
-partitions it has *share partitions*, and assigns no others. The members' rows hold all of it, so
-a new coordinator goes on where the old one stopped; sessions start anew there.
+The state of records is kept beside the records, not here: a group only knows of which queue
+partitions it has *share partitions*, and assigns no others. The members' rows hold all of it, so a
+new coordinator goes on where the old one stopped; sessions start anew there.
 """
 
 from enum import StrEnum
@@ -23,7 +23,7 @@ from kproxy.virtual.types import QueueId
 
 SHARE_PROTOCOL = "share"
 _FENCED_WITHIN_S = 1.0
-_LOGGED_BYTES = 4 << 20  # of one command, about
+_LOGGED_BYTES = 4 << 20  # bytes of one command, about
 _ROWS = 32
 
 
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 class ShareCoordinator(Protocol):
-    """What a group needs of its coordinator."""
+    """The services of its coordinator that a group needs."""
 
     timers: Timers
 
@@ -48,7 +48,7 @@ class ShareCoordinator(Protocol):
 
 
 class ShareGroup:
-    """Changed only under `lock`; `changed` and `gone` are members to log."""
+    """A group, changed only under `lock`; `changed` and `gone` are members to log."""
 
     kind = "share"
     protocol_type = SHARE_PROTOCOL
@@ -70,12 +70,12 @@ class ShareGroup:
         self.gone: set[str] = set()
         self.ended = False
         self.resolved: dict[str, frozenset[str]] = {}  # nothing: there are no patterns
-        self.resolved_changes = -1  # of the catalogue, when it was last looked at
+        self.resolved_changes = -1  # the catalogue's changes when it was last looked at
         self.refresh_again_at = self.resolve_again_at = 0.0
         self.resolving = self.assigning = False  # beside what members ask for
         self.subscription_counts = SubscriptionCounts()
         self.initialised: dict[QueueId, int] = {}
-        """How many partitions of a queue have share partitions: these may be assigned."""
+        """The number of a queue's partitions that have share partitions: these may be assigned."""
         self.unchecked = True  # whether queues lack some has yet to be looked at
         self.initialising = False  # beside what members ask for
         self.making = False
@@ -123,7 +123,7 @@ class ShareGroup:
         }
 
     def change(self) -> Steps[Change]:
-        """What to log next; of what is more than one command holds, the first part.
+        """Return what to log next; the first part, if it is more than one command holds.
 
         Until the last part is logged the group stands as it did.
         """
@@ -165,7 +165,7 @@ class ShareGroup:
     # -- members
 
     def put(self, member: ShareMember) -> None:
-        """A member that is there from now on."""
+        """Put in a member that is there from now on."""
         if member.id not in self.members:
             self.subscription_counts.count(member, 1)
             member.deadline = self._coordinator.now() + self._session_s
@@ -182,7 +182,7 @@ class ShareGroup:
         self.gone.add(member_id)
 
     def subscribe(self, member: ShareMember, topics: tuple[str, ...]) -> None:
-        """What a member reads from now on."""
+        """Set what a member reads from now on."""
         there = self.members.get(member.id) is member
         if there:
             self.subscription_counts.count(member, -1)
@@ -191,11 +191,11 @@ class ShareGroup:
             self.subscription_counts.count(member, 1)
 
     def rebalance_without(self) -> None:
-        """Members were taken out; others get another target."""
+        """Rebalance after members were taken out; others get another target."""
         self.epoch += 1
 
     def reassign(self) -> None:
-        """A new target is due, if none is already."""
+        """Make a new target due, if none is already."""
         if self.target_epoch == self.epoch:
             self.epoch += 1
 
@@ -204,7 +204,7 @@ class ShareGroup:
         return self._coordinator.share_session_s(self.id)
 
     def renew_session(self, member: ShareMember) -> None:
-        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        """Give it a whole session again; watch the shorter one of two deadlines anew."""
         before = member.deadline
         member.deadline = self._coordinator.now() + self._session_s
         if member.deadline < before:
@@ -226,10 +226,10 @@ class ShareGroup:
         return now + _FENCED_WITHIN_S  # by then it has been taken out, or been heard of
 
     def commit_fault(self, member_id: str, instance: str | None, epoch: int, version: int) -> Code:
-        """Nobody commits offsets here: a group of this id is no consumer group."""
+        """Refuse: nobody commits offsets here, a group of this id is no consumer group."""
         return Code.GROUP_ID_NOT_FOUND
 
-    # -- what they read
+    # -- the queues that they read
 
     def unresolved(self) -> bool:
         return False
@@ -241,30 +241,30 @@ class ShareGroup:
         return SIMPLE
 
     def reads_others(self) -> None:
-        """The queues that it reads are others, or have more partitions."""
+        """Note that the queues that it reads are others, or have more partitions."""
         self.unchecked = True
 
     def note_initialised(self, queue_id: QueueId, partitions: int) -> None:
-        """There are share partitions of so many partitions of a queue; 0: none any more."""
+        """Note share partitions of so many partitions of a queue; 0: none any more."""
         self._shares += partitions - self.initialised.pop(queue_id, 0)
         if partitions:
             self.initialised[queue_id] = partitions
 
     def assignable(self, queue: Queue) -> int:
-        """How many partitions of a queue may be assigned."""
+        """Return how many partitions of a queue may be assigned."""
         return min(queue.partitions, self.initialised.get(queue.queue_id, 0))
 
     def may_assign(self) -> bool:
-        """Whether a new target is due, and the last one not too fresh."""
+        """Return whether a new target is due, and the last one not too fresh."""
         due = self.target_epoch < self.epoch and not self.assigning
         return due and self._coordinator.now() >= self.assign_again_at
 
     def begin_target(self) -> None:
-        """A target is being made, of what is assignable now."""
+        """Note that a target is being made, of what is assignable now."""
         self._shares_taken = self._shares
 
     def take_target(self, made: AssignmentResult, took_s: float = 0.0) -> None:
-        """Members that came since it was begun have theirs from the next one."""
+        """Take a target; members that came since it was begun have theirs from the next one."""
         for member_id, parts in made.target.items():
             member = self.members.get(member_id)
             if member is not None and member.target is not parts and member.target != parts:

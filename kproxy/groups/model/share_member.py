@@ -14,7 +14,7 @@ _PART_BYTES, _NAME_BYTES = 20, 30
 
 
 class ShareMember:
-    """Changed in place, under its group's lock, and then logged."""
+    """A member, changed in place under its group's lock, and then logged."""
 
     def __init__(self, member_id: str) -> None:
         self.id = member_id
@@ -57,7 +57,7 @@ class ShareMember:
 
 
 def member_from_row(member_id: str, row: Row) -> ShareMember:
-    """A member as its row has it."""
+    """Return a member as its row has it."""
     member = ShareMember(member_id)
     member.epoch = row["epoch"]
     member.previous_epoch = row["previous"]

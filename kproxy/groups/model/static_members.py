@@ -28,17 +28,17 @@ class StaticMembers(Generic[Member]):
         return self._by_instance.get(instance)
 
     def add(self, member: Member) -> None:
-        """From now on its instance id is its own; a member without one is left out."""
+        """Give a member its instance id from now on; leave out a member without one."""
         if member.instance is not None:
             self._by_instance[member.instance] = member
 
     def remove(self, member: Member) -> None:
-        """It has gone; its instance id may be another's already."""
+        """Remove a member that has gone; its instance id may be another's already."""
         if member.instance is not None and self._by_instance.get(member.instance) is member:
             del self._by_instance[member.instance]
 
     def fault(self, instance: str | None, member_id: str) -> Code:
-        """Why this member may not speak for an instance id; none without one."""
+        """Return why this member may not speak for an instance id; none without one."""
         if instance is None:
             return Code.NONE
         member = self._by_instance.get(instance)

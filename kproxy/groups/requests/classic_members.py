@@ -22,7 +22,7 @@ from kproxy.loop.steps import done, in_order
 
 @dataclass(frozen=True, slots=True)
 class MemberClaim:
-    """Who a member of the classic protocol says it is."""
+    """A request's claim to be a member of the classic protocol."""
 
     member_id: str
     instance: str | None
@@ -36,7 +36,7 @@ async def join(
     protocol_type: str,
     known_id_required: bool,
 ) -> dict[str, Any]:
-    """The JoinGroup answer to who would be this member; a new one has no id. Raises KafkaError."""
+    """Return the JoinGroup answer to a joining client; a new one has no id. Raise KafkaError."""
     if not group.supports(protocol_type, asked.protocols):
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
     try:
@@ -95,7 +95,7 @@ def _member(coordinator: Coordinator, group: ConsumerGroup, asked: ClassicMember
 
 
 def _claimed(group: ConsumerGroup, claim: MemberClaim) -> ConsumerMember:
-    """The member that a request speaks for. Raises KafkaError."""
+    """Return the member that a request speaks for. Raise KafkaError."""
     if fault := group.static_members.fault(claim.instance, claim.member_id):
         raise KafkaError(fault)
     member = group.members.get(claim.member_id)
@@ -112,7 +112,7 @@ async def sync(
     claim: MemberClaim,
     protocol: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """The SyncGroup answer: what this member has now. Raises KafkaError."""
+    """Return the SyncGroup answer: what this member has now. Raise KafkaError."""
     member = _claimed(group, claim)
     group.renew_session(member)
     names = [name for name, _ in member.protocols]
@@ -129,7 +129,7 @@ async def sync(
 
 
 async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: MemberClaim) -> Code:
-    """REBALANCE_IN_PROGRESS where the member has to join again to go on. Raises KafkaError."""
+    """Return REBALANCE_IN_PROGRESS if the member has to join again to go on. Raise KafkaError."""
     member = _claimed(group, claim)
     group.renew_session(member)
     async with group.lock:
@@ -144,7 +144,7 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: Membe
 
 
 def _named(group: ConsumerGroup, member_id: str, instance: str | None) -> ConsumerMember:
-    """The member that a LeaveGroup names. Raises KafkaError."""
+    """Return the member that a LeaveGroup names. Raise KafkaError."""
     member = group.members.get(member_id)
     if instance is not None:
         member = group.static_members.find(instance)
@@ -159,7 +159,7 @@ def _named(group: ConsumerGroup, member_id: str, instance: str | None) -> Consum
 async def leave(
     coordinator: Coordinator, group: ConsumerGroup, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
-    """A code for each (member id, instance) that leaves; one may be named twice, as with Kafka."""
+    """Return a code for each leaving (member id, instance); one may come twice, as with Kafka."""
     codes, found, pace = [], set[str](), Pace()
     async with group.lock:
         for member_id, instance in leaving:

@@ -28,7 +28,7 @@ JoinAnswer = Promise[dict[str, Any]] | dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """Who would join; a new member has no id. Times are seconds."""
+    """A request to join; a new member has no id. Times are seconds."""
 
     group_id: str
     member_id: str
@@ -53,7 +53,7 @@ class JoinRequest:
 
 
 async def join(coordinator: Coordinator, asked: JoinRequest) -> dict[str, Any]:
-    """A JoinGroupResponse's fields, when the rebalance has come so far. Raises KafkaError."""
+    """Return a JoinGroupResponse's fields, when the rebalance has come so far. Raise KafkaError."""
     config = coordinator.config
     if not config.group_session_ms_min <= asked.session_s * 1000 <= config.group_session_ms_max:
         raise KafkaError(Code.INVALID_SESSION_TIMEOUT)
@@ -61,7 +61,7 @@ async def join(coordinator: Coordinator, asked: JoinRequest) -> dict[str, Any]:
     if asked.member_id and found is None and (head is None or head.kind != "share"):
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
     if isinstance(found, ConsumerGroup) and found.members:
-        with CancelScope(shield=True):  # what is begun is logged
+        with CancelScope(shield=True):  # finish the logging
             answer = await _join_consumer_group(coordinator, found, asked)
         return answer  # noqa: RET504 (mypy sees that the scope might end it)
     group = await coordinator.open_classic(asked.group_id)
@@ -127,7 +127,7 @@ async def _replace_static(
     new_id: str,
     asked: JoinRequest,
 ) -> JoinAnswer:
-    """A static member is back without its id: it keeps its part if the protocol stays."""
+    """Replace a static member that is back without id: it keeps its part if the protocol stays."""
     leader_before, protocol_before = group.leader or "", group.protocol
     group.replace_static(known, new_id)
     group.update(known, asked.protocols, asked.session_s, asked.rebalance_s)
@@ -169,10 +169,10 @@ async def sync(
     protocol: tuple[str, str] | None,
     assignments: Mapping[str, bytes],
 ) -> dict[str, Any]:
-    """A SyncGroupResponse's fields: this member's assignment, once the leader's is logged.
+    """Return a SyncGroupResponse's fields: this member's assignment, once the leader's is logged.
 
     `protocol` is the type and the name that the member takes the group's to be, where it says so
-    (KIP-559). Raises KafkaError.
+    (KIP-559). Raise KafkaError.
     """
     if isinstance(group, ConsumerGroup):
         return await classic_members.sync(coordinator, group, claim, protocol)
@@ -207,7 +207,7 @@ async def _log_assignment(coordinator: Coordinator, group: ClassicGroup) -> None
 
 
 def _claimed(group: Group | None, claim: MemberClaim) -> ClassicGroup:
-    """The group that a member of this generation speaks of. Raises KafkaError."""
+    """Return the group that a member of this generation speaks of. Raise KafkaError."""
     if not isinstance(group, ClassicGroup):
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
     fault = group.member_fault(claim.member_id, claim.instance, claim.generation)
@@ -222,7 +222,7 @@ def _claimed(group: Group | None, claim: MemberClaim) -> ClassicGroup:
 
 
 async def heartbeat(coordinator: Coordinator, group: Group | None, claim: MemberClaim) -> Code:
-    """REBALANCE_IN_PROGRESS asks the member to join again. Raises KafkaError."""
+    """Return REBALANCE_IN_PROGRESS to ask the member to join again. Raise KafkaError."""
     if isinstance(group, ConsumerGroup):
         return await classic_members.heartbeat(coordinator, group, claim)
     group = _claimed(group, claim)
@@ -236,9 +236,9 @@ async def heartbeat(coordinator: Coordinator, group: Group | None, claim: Member
 async def leave(
     coordinator: Coordinator, group: Group | None, leaving: Iterable[tuple[str, str | None]]
 ) -> list[Code]:
-    """A code for each (member id, instance id); a static member may be named by the latter."""
+    """Return a code for each (member id, instance id); the latter may name a static member."""
     if isinstance(group, ConsumerGroup):
-        with CancelScope(shield=True):  # what is begun is logged
+        with CancelScope(shield=True):  # finish the logging
             codes = await classic_members.leave(coordinator, group, leaving)
         return codes  # noqa: RET504 (mypy sees that the scope might end it)
     classic = group if isinstance(group, ClassicGroup) else None

@@ -25,7 +25,7 @@ Heard = tuple[ClassicMember, Promise[dict[str, Any]] | None, bool]
 
 
 class ClassicCoordinator(Protocol):
-    """What a group needs of its coordinator."""
+    """The services of its coordinator that a group needs."""
 
     timers: Timers
 
@@ -35,7 +35,7 @@ class ClassicCoordinator(Protocol):
         ...
 
     def forget(self, group: Any) -> None:
-        """Nothing of it is worth keeping in memory."""
+        """Forget a group of which nothing is worth keeping in memory."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class ClassicRebalance:
         self.static_members = StaticMembers[ClassicMember]()
         self._pending: set[str] = set()  # ids given out and not joined with
         self._protocol_counts = ProtocolCounts()
-        self._unjoined: set[str] = set()  # who is waited for while it prepares
+        self._unjoined: set[str] = set()  # members that are waited for while it prepares
         self._unsynced: set[str] = set()
         self.generation = 0
         self.protocol_type: str | None = None
@@ -70,7 +70,7 @@ class ClassicRebalance:
         self._newly_joined = False
 
     def renew_session(self, member: ClassicMember) -> None:
-        """It has a whole session again; the shorter one of two deadlines is watched anew."""
+        """Give it a whole session again; watch the shorter one of two deadlines anew."""
         self._renew_session_at(self._coordinator.now(), member)
 
     def _renew_session_at(self, now: float, member: ClassicMember) -> None:
@@ -93,7 +93,7 @@ class ClassicRebalance:
         return None
 
     def remove(self, member_id: str) -> None:
-        """A member has left or has not been heard of."""
+        """Remove a member that has left or has not been heard of."""
         self._drop(member_id)
         self.rebalance_without()
 
@@ -116,7 +116,7 @@ class ClassicRebalance:
             self._prepare()
 
     def rebalance_without(self) -> None:
-        """Some member is gone."""
+        """Rebalance without a member that is gone."""
         if self.state in (State.STABLE, State.COMPLETING):
             self._prepare()
         else:
@@ -139,7 +139,7 @@ class ClassicRebalance:
         return max((member.rebalance_s for member in self.members.values()), default=0.0)
 
     def _take_synced(self) -> list[Promise[dict[str, Any]]]:
-        """Who waits for an assignment, and is to be answered now."""
+        """Return the members' waits for an assignment that are to be answered now."""
         waiting = [m.synced for m in self.members.values() if m.synced is not None]
         for member in self.members.values():
             member.synced = None
@@ -154,7 +154,7 @@ class ClassicRebalance:
             asyncio.get_running_loop().call_soon(self._answer_some, chain((left,), answers))
 
     def _debounce(self, remaining_s: float) -> None:
-        """A new group waits a little for more members, again for each that came meanwhile."""
+        """Wait a little with a new group for more members, again for each that came meanwhile."""
         self._newly_joined = False
         delay_s = min(self._coordinator.initial_delay_s, remaining_s)
 
@@ -206,7 +206,7 @@ class ClassicRebalance:
         self._sync_by(self._rebalance_s())
 
     def _join_answers(self, heard: list[Heard]) -> Answers:
-        """One for each who waits; the leader is told of all, and last."""
+        """Yield an answer for each member that waits; the leader is told of all, and last."""
         answer, leader, protocol = self._said(), self.leader, self.protocol
         listed: list[dict[str, Any]] = []
         leads = None
@@ -222,7 +222,7 @@ class ClassicRebalance:
             yield leads, answer | {"member_id": leader, "members": listed}
 
     def vote(self) -> str:
-        """The protocol that most members prefer among those that all support; "" for none."""
+        """Return the protocol that most members prefer of those that all support, or ""."""
         common = self._protocol_counts.common()
         votes = Counter(
             next((name for name, _ in member.protocols if name in common), "")
@@ -245,14 +245,14 @@ class ClassicRebalance:
             self.alarms.cancel(_ROUND)  # nobody is waited for
 
     def current(self, member_id: str) -> dict[str, Any]:
-        """The JoinGroup answer with the current generation."""
+        """Return the JoinGroup answer with the current generation."""
         answer = self._said() | {"member_id": member_id}
         if member_id == self.leader:
             answer["members"] = self.members_listed()
         return answer
 
     def _said(self) -> dict[str, Any]:
-        """What all members are told of the current generation."""
+        """Return what all members are told of the current generation."""
         return join_answer(Code.NONE, "") | {
             "generation_id": self.generation,
             "protocol_type": self.protocol_type,

@@ -21,7 +21,7 @@ JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """What a member says. None is for what has not changed since it said it last."""
+    """The fields of a member's heartbeat. None is for what has not changed since the last."""
 
     group_id: str
     member_id: str
@@ -47,7 +47,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """What a member is told; `assigned` is None where that has not changed."""
+    """The answer to a member; `assigned` is None if that has not changed."""
 
     member_id: str
     member_epoch: int
@@ -55,7 +55,7 @@ class HeartbeatResult:
 
 
 def check(asked: HeartbeatRequest) -> None:
-    """Refuse what needs no group to be refused. Raises KafkaError."""
+    """Refuse what needs no group to be refused. Raise KafkaError."""
     joins = asked.member_epoch == JOIN_EPOCH
     problems = [
         (not asked.member_id and (asked.member_id_required or not joins),
@@ -92,12 +92,12 @@ def check(asked: HeartbeatRequest) -> None:
 async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> HeartbeatResult:
     """Let a member join, stay or leave, and log what that changes.
 
-    `check` has passed. Raises KafkaError: nothing was changed, or the log failed.
+    `check` has passed. Raise KafkaError: nothing was changed, or the log failed.
     """
     if not asked.member_id:  # in version 0, of one that joins
         asked = replace(asked, member_id=str(coordinator.unique_id()))
     group = await coordinator.open_consumer(asked.group_id, create=asked.member_epoch == JOIN_EPOCH)
-    with CancelScope(shield=True):  # what is begun is logged
+    with CancelScope(shield=True):  # finish the logging
         result = await _change_and_log(coordinator, group, asked)
         await coordinator.downgrade_if_due(group)
     return result
@@ -143,7 +143,7 @@ def _leave(group: ConsumerGroup, asked: HeartbeatRequest) -> HeartbeatResult:
 
 
 def _static(group: ConsumerGroup, asked: HeartbeatRequest, instance: str) -> ConsumerMember:
-    """The member that has this instance id, if it is the one that asks."""
+    """Return the member that has this instance id, if it is the one that asks."""
     member = group.static_members.find(instance)
     if member is None:
         raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Instance id {instance} is unknown.")
@@ -190,7 +190,7 @@ async def _stay(
 def _member(
     group: ConsumerGroup, asked: HeartbeatRequest, members_max: int
 ) -> tuple[ConsumerMember, bool]:
-    """(the member, whether it is new to the group)."""
+    """Return (the member, whether it is new to the group)."""
     if asked.instance is not None:
         return _static_member(group, asked, asked.instance, members_max)
     member = group.members.get(asked.member_id)
@@ -235,7 +235,7 @@ def _new(group: ConsumerGroup, asked: HeartbeatRequest, members_max: int) -> Con
 
 
 def _check_epoch(member: ConsumerMember, asked: HeartbeatRequest) -> None:
-    """Raises KafkaError where the member is not as far as the group knows it to be."""
+    """Raise KafkaError if the member is not as far as the group knows it to be."""
     epoch = asked.member_epoch
     if epoch > member.epoch:
         raise KafkaError(

@@ -1,4 +1,4 @@
-"""Converts a group between the two protocols while its members stay (KIP-848).
+"""The conversion of a group between the two protocols while its members stay (KIP-848).
 
 The first member of the consumer protocol turns a classic group into a consumer group. The members
 of the classic protocol stay in it as classic members. When the last member of the consumer protocol
@@ -30,7 +30,7 @@ from kproxy.virtual.types import PartitionKey
 def upgraded(
     classic: ClassicGroup, coordinator: ConsumerCoordinator, lookup: Lookup
 ) -> Steps[ConsumerGroup]:
-    """The same members as a consumer group. Raises KafkaError."""
+    """Return the same members as a consumer group. Raise KafkaError."""
     if classic.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(
             Code.GROUP_ID_NOT_FOUND, f"Group {classic.id} is not a group of consumers."
@@ -78,7 +78,7 @@ def _upgraded(
 
 
 def parts_named(named: Named, lookup: Lookup) -> Steps[PartitionSet]:
-    """The partitions that are there of those named."""
+    """Return the partitions that are there, of the named ones."""
     found: list[PartitionKey] = []
     for number, (name, indices) in enumerate(named, 1):
         queue = lookup.find(name)
@@ -91,7 +91,7 @@ def parts_named(named: Named, lookup: Lookup) -> Steps[PartitionSet]:
 
 
 def assignment_of(member: ConsumerMember, lookup: Lookup) -> Steps[bytes]:
-    """What a member of the classic protocol is told of its partitions."""
+    """Return a classic member's assignment, as its protocol has it."""
     version, named = version_of(member.protocols[0][1]), {}
     in_queues = yield from steps_by_queue(member.assigned)
     for number, (queue_id, indices) in enumerate(in_queues.items(), 1):
@@ -106,7 +106,7 @@ def assignment_of(member: ConsumerMember, lookup: Lookup) -> Steps[bytes]:
 def downgraded(
     group: ConsumerGroup, coordinator: ClassicCoordinator, lookup: Lookup
 ) -> Steps[ClassicGroup]:
-    """The members that are left as a classic group, stable and about to rebalance."""
+    """Return the members that are left as a classic group, stable and about to rebalance."""
     assignments = {}
     for one in group.members.values():
         assignments[one.id] = yield from assignment_of(one, lookup)

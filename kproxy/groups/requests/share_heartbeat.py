@@ -24,7 +24,7 @@ MEMBER_ID_MAX = 36  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeatRequest:
-    """What a member says. None is for what has not changed since it said it last."""
+    """The fields of a member's heartbeat. None is for what has not changed since the last."""
 
     group_id: str
     member_id: str
@@ -36,7 +36,7 @@ class ShareHeartbeatRequest:
 
 
 def check(asked: ShareHeartbeatRequest) -> None:
-    """Refuse what needs no group to be refused. Raises KafkaError."""
+    """Refuse what needs no group to be refused. Raise KafkaError."""
     if not 0 < len(asked.member_id) <= MEMBER_ID_MAX:
         raise KafkaError(Code.INVALID_REQUEST)
     problems = (
@@ -55,7 +55,7 @@ def check(asked: ShareHeartbeatRequest) -> None:
 async def heartbeat(coordinator: Coordinator, asked: ShareHeartbeatRequest) -> HeartbeatResult:
     """Let a member join, stay or leave, and log what that changes.
 
-    `check` has passed. Raises KafkaError: nothing was changed, or the log failed.
+    `check` has passed. Raise KafkaError: nothing was changed, or the log failed.
     """
     group_id, joins = asked.group_id, asked.member_epoch == JOIN_EPOCH
     group = await coordinator.open_share(group_id, create=joins)
@@ -64,7 +64,7 @@ async def heartbeat(coordinator: Coordinator, asked: ShareHeartbeatRequest) -> H
     if group is None:
         what = "Group" if asked.member_epoch == LEAVE_EPOCH else "Share group"
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")
-    with CancelScope(shield=True):  # what is begun is logged
+    with CancelScope(shield=True):  # finish the logging
         result = await _change_and_log(coordinator, group, asked)
     return result  # noqa: RET504 (mypy sees that the scope might end it)
 
@@ -85,7 +85,7 @@ async def _change_and_log(
 
 
 async def _log(coordinator: Coordinator, group: ShareGroup) -> None:
-    """Raises KafkaError."""
+    """Log the group. Raise KafkaError."""
     code = await coordinator.log_changes(group)
     if code:
         raise KafkaError(storage_code(code))
@@ -142,7 +142,7 @@ async def _stay(
 def _member(
     group: ShareGroup, asked: ShareHeartbeatRequest, members_max: int
 ) -> tuple[ShareMember, bool]:
-    """(the member, whether it is new to the group). Raises KafkaError."""
+    """Return (the member, whether it is new to the group). Raise KafkaError."""
     member = group.members.get(asked.member_id)
     if member is None and len(group.members) >= members_max:
         raise KafkaError(
@@ -159,7 +159,7 @@ def _member(
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Raises KafkaError, but not where the last answer was lost."""
+    """Raise KafkaError if its epoch is wrong, unless the last answer was lost."""
     if epoch in (member.epoch, member.previous_epoch):
         return
     if epoch > member.epoch:

@@ -1,4 +1,4 @@
-"""Where a share group stands in queues, as an administrator sets it. Nobody may be a member of it.
+"""The offsets of a share group in queues, as an administrator sets them, without members.
 
 Each change first raises the group's version: a share partition takes only what is later than its
 own epoch, so what an earlier change, or a former coordinator, sends late is void.
@@ -41,10 +41,10 @@ def _not_empty() -> KafkaError:
 
 
 async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewStart]) -> None:
-    """Set where a group begins; the group is made, if there is none. Raises KafkaError."""
+    """Set where a group begins; the group is made, if there is none. Raise KafkaError."""
     group = await coordinator.open_share(group_id, create=True)
     assert group is not None
-    with CancelScope(shield=True):  # what is begun is done
+    with CancelScope(shield=True):  # finish what is begun
         async with group.lock:
             try:
                 async with _rows_behind(coordinator, group):
@@ -57,7 +57,7 @@ async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewSta
 
 @asynccontextmanager
 async def _rows_behind(coordinator: Coordinator, group: ShareGroup) -> AsyncIterator[None]:
-    """Who ends midway leaves word that rows may not tell of all. Raises KafkaError."""
+    """Log that rows may not tell of all, in case that the work ends midway. Raise KafkaError."""
     group.making = True
     await _stamp(coordinator, group)
     yield
@@ -66,7 +66,7 @@ async def _rows_behind(coordinator: Coordinator, group: ShareGroup) -> AsyncIter
 
 
 async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
-    """Raise an empty group's version. Raises KafkaError."""
+    """Raise an empty group's version. Raise KafkaError."""
     if group.members:
         raise _not_empty()
     if group.ended or not coordinator.has(group):
@@ -78,7 +78,7 @@ async def _stamp(coordinator: Coordinator, group: ShareGroup) -> None:
 async def _reset_some(
     coordinator: Coordinator, group: ShareGroup, starts: Sequence[NewStart]
 ) -> None:
-    """Partitions before one that is set are initialised, too: a row says up to which they are."""
+    """Reset some; initialise partitions before one that is set: a row says up to which they are."""
     changes: dict[tuple[QueueId, int], tuple[str, ShareChange]] = {}
     upto: dict[QueueId, int] = {}
     for queue, index, start in starts:
@@ -107,11 +107,11 @@ async def _reset_some(
 async def forget(
     coordinator: Coordinator, group_id: str, queues: Sequence[Queue]
 ) -> frozenset[QueueId]:
-    """Drop a group's share partitions of queues; of which there were any. Raises KafkaError."""
+    """Drop a group's share partitions of queues; of which there were any. Raise KafkaError."""
     group = await coordinator.open_share(group_id, create=coordinator.head(group_id) is not None)
     if group is None:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    with CancelScope(shield=True):  # what is begun is done
+    with CancelScope(shield=True):  # finish what is begun
         async with group.lock:
             try:
                 if group.members:
@@ -130,7 +130,7 @@ async def forget(
 
 
 def _to_forget(group: ShareGroup, queues: Sequence[Queue]) -> list[Initialised]:
-    """Queues with share partitions, and how many; all, where rows may not tell of all."""
+    """Return queues with share partitions, and how many; all, if rows may not tell of all."""
     unsure = group.making_is_logged
     counts = [
         (queue.queue_id, max(group.initialised.get(queue.queue_id, 0), queue.partitions * unsure))
@@ -142,7 +142,7 @@ def _to_forget(group: ShareGroup, queues: Sequence[Queue]) -> list[Initialised]:
 async def _forget_some(
     coordinator: Coordinator, group: ShareGroup, queues: list[Initialised]
 ) -> None:
-    """Rows first: where not all are dropped, who subscribes makes all anew. Raises KafkaError."""
+    """Forget rows first: if some stay, the next subscriber makes all anew. Raise KafkaError."""
     code = await coordinator.removal.forget(group.id, group.version, queues)
     if not code:
         for queue_id, _ in queues:

@@ -1,4 +1,4 @@
-"""What no request waits for: groups that are to be logged, and members that were silent for long.
+"""The logging that no request waits for: changed groups, and members that were silent for long.
 
 One after the other, beside requests. A fault in one group ends that group alone.
 """
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 
 class LoggingCoordinator(Protocol):
-    """What it needs of the coordinator."""
+    """The services of the coordinator that it needs."""
 
     def has(self, group: Group) -> bool: ...
     def forget(self, group: Group) -> None: ...
@@ -33,7 +33,7 @@ class LoggingCoordinator(Protocol):
 
 
 class BackgroundLog:
-    """Of one coordinator's groups; `run` until cancelled."""
+    """The background log of one coordinator's groups; `run` until cancelled."""
 
     def __init__(self, coordinator: LoggingCoordinator) -> None:
         self._coordinator = coordinator
@@ -67,7 +67,7 @@ class BackgroundLog:
         """Do work on a group; a fault in it ends this group, and the rows say how it goes on."""
         try:
             await work
-        except Exception:  # whatever it is: the other groups go on
+        except Exception:  # any fault: the other groups go on
             _log.exception("group_failed", group=group.id)
             if self._coordinator.has(group):
                 self._coordinator.forget(group)

@@ -1,4 +1,4 @@
-"""Deletes groups, each as a whole, even if the coordinator ends midway.
+"""The deletion of groups, each as a whole, even if the coordinator ends midway.
 
 A share group's share partitions are dropped first, wherever they lie: its row is marked before.
 
@@ -41,9 +41,9 @@ class GroupDeletions:
         now_ms: Callable[[], int],
         drop_shares: Callable[[str, int, bool], Awaitable[Code]],
     ) -> None:
-        """`head` reads a group's row; `drop_shares` drops its share partitions, by its version.
+        """Set up; `head` reads a group's row; `drop_shares` drops its shares by its version.
 
-        Those of all queues, where it may have some that its rows do not tell of.
+        It drops those of all queues, if the group may have some that its rows do not tell of.
         """
         self._shard = shard
         self._head = head
@@ -55,7 +55,7 @@ class GroupDeletions:
         self._ended = False
 
     def going(self, group: str) -> bool:
-        """Whether a group is being deleted. `run` continues what a former coordinator began."""
+        """Return whether a group is being deleted. `run` continues a former coordinator's."""
         if group in self._under_way:
             return True
         head = self._head(group)
@@ -98,12 +98,12 @@ class GroupDeletions:
         return code
 
     def _offsets(self, group: str, start: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """The first offsets from `start`: one more than a command deletes, if there are more."""
+        """Return the first offsets from `start`: one more than a command deletes, if any."""
         first, end = rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
     def _pending(self, group: str, start: bytes = b"") -> list[bytes]:
-        """Keys of offsets that wait for transactions, by partition; as `_offsets`."""
+        """Return keys of offsets that wait for transactions, by partition; as `_offsets`."""
         if not self._shard.state.pending_offsets:
             return []
         first, end = PENDING_BY_PARTITION.range(group)

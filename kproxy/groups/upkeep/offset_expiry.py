@@ -42,7 +42,7 @@ Load = Callable[[str], Awaitable[Group | None]]
 
 
 class OffsetExpiry(DueIndexScanner):
-    """Expires the offsets of one shard's groups; `run` until cancelled."""
+    """An expiry of the offsets of one shard's groups; `run` until cancelled."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OffsetExpiry(DueIndexScanner):
         going: Callable[[str], bool],
         forget_gone_queues: Callable[[str, int], Awaitable[None]],
     ) -> None:
-        """`going` says whether a group is being deleted, and has its deletion continued.
+        """Set up; `going` says whether a group is being deleted, and has its deletion continued.
 
         `forget_gone_queues` removes what a share group, of this version, has of deleted queues.
         """
@@ -100,7 +100,7 @@ class OffsetExpiry(DueIndexScanner):
         return more or unfinished
 
     def _sort_out(self, due: list[bytes]) -> list[tuple[str, GroupRow]]:
-        """(group, its head) of each due row. Rows of an earlier state are removed."""
+        """Return (group, its head) of each due row. Remove rows of an earlier state."""
         stale: dict[bytes, bytes | None] = {}
         found = []
         for key in due:
@@ -108,7 +108,7 @@ class OffsetExpiry(DueIndexScanner):
             data = self._shard.state.get(group_rows.group_key(group))
             head = None if data is None else decode_group(data)
             if head is None or max(0, head.look_ms) != filed_ms:
-                stale[key] = None  # of an earlier row, left by a rebuild
+                stale[key] = None  # an earlier row, left by a rebuild
             elif head.going:
                 self._going(group)
                 self._leave(key)
@@ -119,7 +119,7 @@ class OffsetExpiry(DueIndexScanner):
         return found
 
     async def _evaluate(self, group: str, head: GroupRow, before_ms: int) -> tuple[Envelope, int]:
-        """The EXPIRE of a group, with the time of its next scan, and how many offsets expire."""
+        """Return the EXPIRE of a group, the time of its next scan, and how many offsets expire."""
         members = await self._load(group) if head.members else None
         used = members.subscribed() if members is not None else frozenset()
         empty_since_ms = 0 if head.kind == "offsets" else head.empty_since_ms
@@ -162,7 +162,7 @@ class OffsetExpiry(DueIndexScanner):
         return expiry.envelope(self._shard.level.value), len(expired)
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
-        """A group's offsets, from where its last scan ended. Other tasks run in between."""
+        """Yield a group's offsets, from where its last scan ended. Other tasks run in between."""
         start, end = rows.offset_range(group)
         start = self._begun.get(group, start)  # RocksDB would step over what was deleted
         async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:

@@ -13,12 +13,12 @@ from kproxy.virtual.rows.shares import SHARE_QUEUES
 
 _ROWS_AT_ONCE = 64
 _QUEUES_AT_ONCE = 256
-_PART_BYTES = 20  # of a row: what takes time in it is partitions
+_PART_BYTES = 20  # bytes of a row's partition: partitions are what takes time in it
 _ROW_PARTS = 20  # as many as take the time of a row without any
 
 
 def restored(group: Group, head: GroupRow, shard: Shard) -> Steps[Group]:
-    """The group, once it has become what its rows say."""
+    """Return the group, once it has become what its rows say."""
     prefix = group_rows.member_prefix(group.id)
     group.begin_restoring(head)
     try:

@@ -1,8 +1,8 @@
 """Makes the share partitions that a share group lacks, before they are assigned.
 
 They lie beside the records, in any shard: SHARE_SET goes there, and once it has landed SHARE_QUEUES
-says so in the group's shard. Before either, the group's row says that some may be made. What a
-coordinator did not get to, the next one does: what is there already stays as it is. A few are made
+says so in the group's shard. Before either, the group's row says that some may be made. The next
+coordinator does what one did not get to: what is there already stays as it is. A few are made
 within the heartbeat that needs them, many beside it, and what has failed is tried again.
 """
 
@@ -74,7 +74,7 @@ class Stretch(NamedTuple):
 
 
 Lot = list[Stretch]
-"""Of `SET_MAX` partitions at most."""
+"""A lot of `SET_MAX` partitions at most."""
 
 
 async def land_changes(
@@ -104,12 +104,12 @@ async def land_changes(
 
 
 def shard_in(landing: Landing, name: str, partition: int) -> int:
-    """The shard of a queue's partition."""
+    """Return the shard of a queue's partition."""
     return shard_of(name, landing.shards, partition) if landing.shards > 1 else 0
 
 
 class ShareInitialisation:
-    """Of one coordinator's groups. What is done beside heartbeats is given to `later`."""
+    """The share partitions of one coordinator's groups. `later` does work beside heartbeats."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ShareInitialisation:
         there: Callable[[ShareGroup], bool],
         stamp: Callable[[ShareGroup], Awaitable[Code]],
     ) -> None:
-        """`reset_of`: where a group begins in what is new to it. `stamp`: log it as it is now."""
+        """Set up; `reset_of`: where a group begins in new queues. `stamp`: log it as it is now."""
         self._shard = shard
         self._landing = landing
         self._lookup = lookup
@@ -136,7 +136,7 @@ class ShareInitialisation:
         """Make what a group lacks: now if that is little, else soon. Under the group's lock."""
         group.unchecked = False
         if group.initialising:
-            group.unchecked = True  # who is at it looks once more
+            group.unchecked = True  # the coroutine at work looks once more
             return
         work = Work(self._lacking(group))
         if work.begin() and len(work.result) < 2:
@@ -164,7 +164,7 @@ class ShareInitialisation:
         return group.making_is_logged
 
     def _lacking(self, group: ShareGroup) -> Steps[list[Lot]]:
-        """What is subscribed to, and may not be assigned yet."""
+        """Return what is subscribed to, and may not be assigned yet."""
         lots: list[Lot] = []
         seen: set[QueueId] = set()
         room = 0
@@ -210,7 +210,7 @@ class ShareInitialisation:
         making.made = making.made or bool(upto)
 
     def initial(self, group: ShareGroup, queue: Queue, first: int, end: int) -> list[ShareChange]:
-        """What makes share partitions of a queue, first <= partition < end."""
+        """Return what makes share partitions of a queue, first <= partition < end."""
         reset = self._reset_of(group.id)
         start, since_ms = LATEST, NOWHERE
         if reset.kind == OffsetReset.EARLIEST:
@@ -267,14 +267,14 @@ class _Pass:
     """One look at all that a group lacks."""
 
     def __init__(self, *, locked: bool = False) -> None:
-        """`locked`: the group's lock is held meanwhile."""
+        """Begin; `locked`: the group's lock is held meanwhile."""
         self.locked = locked
         self.away: set[int] = set()  # shards where nothing could be made
         self.failed = self.made = False
         self._broken: set[QueueId] = set()
 
     def landed(self, landing: Landing, lot: Lot) -> dict[QueueId, int]:
-        """Of how many partitions of which queues there are share partitions now.
+        """Return of how many partitions of which queues there are share partitions now.
 
         A queue that lacks one has none behind it noted.
         """

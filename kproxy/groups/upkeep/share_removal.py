@@ -1,8 +1,8 @@
-"""Drops share partitions: of a group that is deleted, of queues that it is to forget.
+"""The removal of share partitions: of a deleted group, of queues that it is to forget.
 
-Of a group that is deleted they are dropped where they lie, and once that has landed its rows say no
-more of them: who ends midway leaves rows that the next one finds. Of queues that it is to forget
-its rows go first (`share_offsets.forget`): it lives on, and makes anew what no row tells of.
+A deleted group's share partitions are dropped where they lie, and once that has landed its rows say
+no more of them: a stop midway leaves rows that the next one finds. Rows of queues that a group is
+to forget go first (`share_offsets.forget`): it lives on, and makes anew what no row tells of.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -30,7 +30,7 @@ Initialised = tuple[QueueId, int]
 
 
 class ShareRemoval:
-    """Of the groups of one shard."""
+    """The share removal for the groups of one shard."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ShareRemoval:
         self._now_ms = now_ms
 
     def _some(self, group: str, start: bytes = b"") -> list[Initialised]:
-        """The next queues that a group has share partitions of, from a key on."""
+        """Return the next queues that a group has share partitions of, from a key on."""
         first, end = SHARE_QUEUES.range(group)
         found = islice(self._shard.kv.scan(start or first, end), SET_MAX)
         return [
@@ -53,7 +53,7 @@ class ShareRemoval:
         ]
 
     async def all_initialised(self, group: str) -> AsyncGenerator[Initialised, None]:
-        """All queues that a group has share partitions of. Other tasks run in between."""
+        """Yield all queues that a group has share partitions of. Other tasks run in between."""
         start, end = SHARE_QUEUES.range(group)
         async with aclosing(scanned(self._shard.kv.scan, start, end)) as lots:
             async for rows in lots:
@@ -76,7 +76,7 @@ class ShareRemoval:
             await pace.step()
             if code := await self._drop_and_forget(group, version, found):
                 return code
-            start = SHARE_QUEUES.key(group, found[-1][0])  # what was deleted is behind
+            start = SHARE_QUEUES.key(group, found[-1][0])  # deleted rows are behind
         return Code.NONE
 
     async def _drop_and_forget(self, group: str, version: int, queues: list[Initialised]) -> Code:

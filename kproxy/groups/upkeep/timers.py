@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from itertools import count
 
 Due = Callable[[float], float | None]
-"""Called with the time when it is due; gives the time to be called again, or None."""
+"""A call at the time when it is due; it gives the time to be called again, or None."""
 _PLACES_KEPT = 64  # a heap this small is not worth tidying
 _AT_ONCE = 200
 
@@ -29,19 +29,19 @@ class Timers:
     """Times are seconds of one monotonic clock."""
 
     def __init__(self, sooner: Callable[[], None] = lambda: None) -> None:
-        """`sooner`: called when something is due before all else."""
+        """Set up; call `sooner` when something is due before all else."""
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = count()
         self._dead = 0
         self._sooner = sooner
 
     def __len__(self) -> int:
-        """Places taken, also by timers that were taken back."""
+        """Return the places taken, also by timers that were taken back."""
         return len(self._heap)
 
     @property
     def next(self) -> float:
-        """When to call `run_due`."""
+        """The time to call `run_due`."""
         return self._heap[0][0] if self._heap else math.inf
 
     def at(self, when: float, due: Due) -> Timer:

@@ -29,7 +29,7 @@ NO_AUTHORIZER = {
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeAclsResponse: rules by resource."""
+    """Return a DescribeAclsResponse: rules by resource."""
     if not worker.authorizer.enabled:
         return NO_AUTHORIZER | {"resources": ()}
     wanted = _filter(request.body)
@@ -51,7 +51,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A CreateAclsResponse; a rule is in force at this worker when this is answered."""
+    """Return a CreateAclsResponse; a rule is in force at this worker when this is answered."""
     creations = request.body.creations
     if not worker.authorizer.enabled:
         return {"results": await _each(request, creations, NO_AUTHORIZER)}
@@ -85,7 +85,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteAclsResponse; what a rule has said is void at this worker when this is answered."""
+    """Return a DeleteAclsResponse; a deleted rule is void at this worker when this is answered."""
     filters = request.body.filters
     if not worker.authorizer.enabled:
         refused = NO_AUTHORIZER | {"matching_acls": ()}
@@ -125,7 +125,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _secure(
     worker: Worker, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
 ) -> None:
-    """Put rules, or with None drop them, some at a time. Raises KafkaError."""
+    """Put rules, or with None drop them, some at a time. Raise KafkaError."""
     for some in slices(rules, _AT_ONCE):
         await worker.secure({acl_name(rule): value for rule in some})
         await request.budget.rest()
@@ -174,7 +174,7 @@ async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Bi
 
 
 def _size(rule: Binding) -> int:
-    """About the bytes that a rule takes until an answer is encoded."""
+    """Return the bytes that a rule takes until an answer is encoded, about."""
     texts = rule.name, rule.principal, rule.host
     return _PART_BYTES + sum([len(text) if text.isascii() else 4 * len(text) for text in texts])
 
@@ -187,7 +187,7 @@ def _entry(rule: Binding) -> dict[str, Any]:
 
 
 def _checked(asked: Any) -> Binding:
-    """The rule that is asked for. Raises KafkaError (INVALID_REQUEST)."""
+    """Return the requested rule. Raise KafkaError (INVALID_REQUEST)."""
     kind, pattern = asked.resource_type, asked.resource_pattern_type
     name, principal, host = asked.resource_name, asked.principal, asked.host
     fault = None
@@ -220,7 +220,7 @@ def _named(kinds: Any, number: int) -> str:
 
 
 def _audited(request: Request, rules: Collection[Binding]) -> dict[str, Any]:
-    """Who changes which rules, as it is logged."""
+    """Return the fields that log who changes which rules."""
     peer = request.peer
     told = [
         f"{Effect(r.effect).name} {r.principal} from {r.host} {Op(r.operation).name}"

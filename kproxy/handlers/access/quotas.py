@@ -36,7 +36,7 @@ _NAMES_MAX = {USER: 1024, CLIENT_ID: CLIENT_ID_MAX, IP: 100}  # characters
 _TOLD_MAX = 20
 _CLIENTS = {PRODUCED: 2**63 - 1, CONSUMED: 2**63 - 1, WORKED: None, MUTATED: None}
 _IPS = {CONNECTED: 2**31 - 1}
-"""What may be limited of whom: the largest whole number of each, None where it is any number."""
+"""The limits that there are: the largest whole number of each, None if it is any number."""
 _NUMBERS = {2**63 - 1: "a LONG", 2**31 - 1: "an INT"}
 
 Named = dict[str, str | None]
@@ -50,7 +50,7 @@ def _invalid(message: str) -> KafkaError:
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeClientQuotasResponse: of the entities that a filter is about."""
+    """Return a DescribeClientQuotasResponse: of the entities that a filter is about."""
     try:
         exact, kinds = _filter(request.body.components)
     except KafkaError as error:
@@ -80,7 +80,7 @@ def _entity(named: Named) -> list[dict[str, Any]]:
 
 
 def _filter(components: Any) -> tuple[Named, set[str]]:
-    """(Names by what they are of, what there is to be any name of). Raises KafkaError."""
+    """Return (names by what they are of, what there is to be any name of). Raise KafkaError."""
     exact: Named = {}
     kinds: set[str] = set()
     for one in components:
@@ -120,7 +120,8 @@ def _filter(components: Any) -> tuple[Named, set[str]]:
 
 
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterClientQuotasResponse. What is sound of it is in force here when it is answered."""
+    """Return an AlterClientQuotasResponse. All sound parts are in force here when it is
+    answered."""
     outcomes: dict[Entity, tuple[Code, str | None]] = {}
     changes: dict[str, dict[str, Any] | None] = {}
     sound: dict[Entity, None] = {}
@@ -155,7 +156,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _put(
     worker: Worker, request: Request, changes: Mapping[str, dict[str, Any] | None]
 ) -> None:
-    """Raises KafkaError."""
+    """Put rows. Raise KafkaError."""
     worker.security.check_room(name for name, value in changes.items() if value is not None)
     await worker.secure(changes)
     told = {
@@ -176,7 +177,7 @@ def _shown(named: Named) -> str:
 def _checked(
     worker: Worker, named: Named, ops: Mapping[str, float | None]
 ) -> dict[str, dict[str, Any] | None]:
-    """The rows that change. Raises KafkaError."""
+    """Return the rows that change. Raise KafkaError."""
     known = _limited(named)
     entity = tuple(sorted(named.items(), key=str))
     now = worker.security.quotas.get(entity, {})
@@ -193,7 +194,7 @@ def _checked(
 
 
 def _limited(named: Named) -> Mapping[str, int | None]:
-    """What may be limited of an entity. Raises KafkaError: there is no such entity."""
+    """Return what may be limited of an entity. Raise KafkaError: there is no such entity."""
     if not named:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in named.items():
@@ -220,7 +221,7 @@ def _limited(named: Named) -> Mapping[str, int | None]:
 
 
 def _check_value(known: Mapping[str, int | None], key: str, value: float) -> None:
-    """Raises KafkaError."""
+    """Check a value. Raise KafkaError."""
     if key not in known:
         raise _invalid(f"Invalid configuration key {key}")
     if not value > 0 or not isfinite(value):

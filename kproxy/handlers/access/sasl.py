@@ -1,6 +1,6 @@
 """SaslHandshake (key 17) and SaslAuthenticate (key 36) where a client does not log in.
 
-Where it does, `server.login_connection` answers them itself.
+When it does, `server.login_connection` answers them itself.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from kproxy.worker.worker import Request, Worker
 
 
 async def handshake(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A SaslHandshakeResponse."""
+    """Return a SaslHandshakeResponse."""
     return {"error_code": Code.ILLEGAL_SASL_STATE, "mechanisms": ()}
 
 
 async def authenticate(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A SaslAuthenticateResponse."""
+    """Return a SaslAuthenticateResponse."""
     return {
         "error_code": Code.ILLEGAL_SASL_STATE,
         "error_message": "SaslAuthenticate request received after successful authentication",

@@ -18,7 +18,7 @@ _NOBODY = {
 
 
 async def create_token(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A CreateDelegationTokenResponse."""
+    """Return a CreateDelegationTokenResponse."""
     return _NOBODY | {
         "error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
         "issue_timestamp": _NO_TIME,
@@ -30,11 +30,11 @@ async def create_token(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def prolong_token(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A RenewDelegationTokenResponse, and an ExpireDelegationTokenResponse."""
+    """Return a RenewDelegationTokenResponse, and an ExpireDelegationTokenResponse."""
     code = Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     return {"error_code": code, "expiry_timestamp": _NO_TIME}
 
 
 async def tokens(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeDelegationTokenResponse."""
+    """Return a DescribeDelegationTokenResponse."""
     return {"error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "tokens": ()}

@@ -26,7 +26,7 @@ _NAMES_AT_ONCE = 1000
 _AT_ONCE = 50
 """Users whose rows are put in one step: `Worker.secure` takes all that they may have as one."""
 _Rows = dict[str, dict[str, Any] | None]
-"""What is put by name, or with None dropped."""
+"""The rows to put by name, or with None to drop."""
 
 
 class Change(NamedTuple):
@@ -46,7 +46,7 @@ class _Refused(Exception):
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeUserScramCredentialsResponse: of those that are named, or of all."""
+    """Return a DescribeUserScramCredentialsResponse: of the named users, or of all."""
     asked = await request.budget.count(u.name for u in request.body.users or ())
     results = []
     for user in asked or await _all(worker, request):
@@ -73,7 +73,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _all(worker: Worker, request: Request) -> dict[str, None]:
-    """All users, as they are now: the rows may change while others have their turn."""
+    """Return all users, as they are now: the rows may change while others have their turn."""
     found: dict[str, None] = {}
     for some in slices(worker.security.names(), _NAMES_AT_ONCE):
         found |= {user_of(name)[0]: None for name in some if name[0] == USER}
@@ -82,7 +82,7 @@ async def _all(worker: Worker, request: Request) -> dict[str, None]:
 
 
 def _infos(worker: Worker, user: str) -> list[dict[str, int]]:
-    """What is told of each of a user's credentials."""
+    """Return what is told of each of a user's credentials."""
     found = []
     for number, mechanism in MECHANISMS.items():
         value = worker.security.credentials(user, mechanism)
@@ -92,7 +92,7 @@ def _infos(worker: Worker, user: str) -> list[dict[str, int]]:
 
 
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterUserScramCredentialsResponse: one result for each user."""
+    """Return an AlterUserScramCredentialsResponse: one result for each user."""
     body = request.body
     deletions = (Change(one.name, one.mechanism) for one in body.deletions)
     upsertions = (
@@ -147,7 +147,7 @@ async def altered(
 
 
 async def _put(worker: Worker, peer: Peer, users: Mapping[str, _Rows]) -> None:
-    """Put rows by user, in one step. Raises KafkaError."""
+    """Put rows by user, in one step. Raise KafkaError."""
     rows: _Rows = {**worker.security.beside_users()}
     for some in users.values():
         rows |= some
@@ -167,7 +167,7 @@ def _plain(changed: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _rows(worker: Worker, change: Change) -> _Rows:
-    """Raises _Refused."""
+    """Return the rows of the changes. Raise _Refused."""
     mechanism = MECHANISMS.get(change.mechanism)
     if not change.user or "\0" in change.user:
         raise _Refused(Code.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")

@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0 to 4 (KIP-35, KIP-511). What is advertised is the API table."""
+"""ApiVersions (key 18), versions 0 to 4 (KIP-35, KIP-511). The API table is what is advertised."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def values(ranges: Iterable[tuple[int, int, int]], code: Code = Code.NONE) -> Mapping[str, Any]:
-    """An ApiVersionsResponse from (key, lowest version, highest version)."""
+    """Return an ApiVersionsResponse from (key, lowest version, highest version)."""
     return {
         "error_code": code,
         "api_keys": [
@@ -24,7 +24,7 @@ def values(ranges: Iterable[tuple[int, int, int]], code: Code = Code.NONE) -> Ma
 async def handle(
     worker: Worker, request: Request, ranges: Iterable[tuple[int, int, int]]
 ) -> Mapping[str, Any]:
-    """Refuses client names that Kafka would refuse."""
+    """Answer with the ranges; refuse client names that Kafka would refuse."""
     body = request.body
     if request.version >= 3:
         for text in (body.client_software_name, body.client_software_version):

@@ -44,7 +44,7 @@ def described(worker: Worker, version_asked: int) -> Mapping[str, Any]:
 
 
 async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An UpdateFeaturesResponse: all updates are carried out, or none."""
+    """Return an UpdateFeaturesResponse: all updates are carried out, or none."""
     updates = request.body.feature_updates
     code, message = Code.NONE, None
     try:
@@ -63,7 +63,7 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> None:
-    """Raises KafkaError: why one of them cannot be, as Kafka's controller says it."""
+    """Raise KafkaError: why one of them cannot be, as Kafka's controller says it."""
     times = await request.budget.count(asked.feature for asked in updates)
     if len(times) < len(updates):
         raise KafkaError(Code.INVALID_REQUEST, "a feature is named twice")

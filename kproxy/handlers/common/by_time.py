@@ -1,4 +1,4 @@
-"""Searches of records by their times, in the records of the one batch that the index names."""
+"""The search of records by their times, in the records of the one batch that the index names."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ class Search:
         self._latest = row.max_time_offset, row.max_time_ms
 
     async def by_time(self, wanted: int) -> tuple[int, int]:
-        """(timestamp, offset) of the first record at or after a time."""
+        """Return (timestamp, offset) of the first record at or after a time."""
         start = self._shard.state.first_batch(
             self._key, lambda batch: batch.max_time_through_ms >= wanted
         )
@@ -71,14 +71,14 @@ class Search:
         return UNKNOWN
 
     def _slice(self, offset: int, end: int) -> list[tuple[int, Batch]]:
-        """Of the batches from an offset on; none are left of a queue deleted meanwhile."""
+        """Return some of the batches from an offset on; of a deleted queue none are left."""
         found = self._shard.state.batches(self._key, offset, end)
         return list(islice(found, _ROWS_AT_ONCE))
 
     async def latest_time(self) -> tuple[int, int]:
-        """(timestamp, offset) of the first record with the largest timestamp (KIP-734).
+        """Return (timestamp, offset) of the first record with the largest timestamp (KIP-734).
 
-        Where that is at `end` or later, no other is found: so Kafka answers.
+        If it is at `end` or later, no other is found: so Kafka answers.
         """
         best: tuple[int, Batch] | None = None
         latest_offset, latest = self._latest
@@ -150,9 +150,9 @@ class Search:
 def _times(
     batch: bytearray, gone: Callable[[], bool], monotonic: Callable[[], float]
 ) -> Iterator[tuple[int, int]]:
-    """As `record_times`, with pauses.
+    """Yield `record_times`, with pauses.
 
-    Raises Malformed after `_RECORDS_MAX` records or `_RECORDS_S`, or once the client is gone.
+    Raise Malformed after `_RECORDS_MAX` records or `_RECORDS_S`, or once the client is gone.
     """
     until = monotonic() + _RECORDS_S
     for number, found in enumerate(record_times(bytes(batch))):

@@ -33,7 +33,7 @@ _PASSED = (
 
 
 def code_of_produce(code: Code, version: int) -> Code:
-    """What a Produce answers where a partition does not take part in its transaction."""
+    """Return the code of a Produce for a partition that does not take part in its transaction."""
     if code == Code.PRODUCER_FENCED:
         return Code.INVALID_PRODUCER_EPOCH
     if code == Code.TRANSACTION_ABORTABLE:
@@ -52,10 +52,10 @@ async def take_part(
     *,
     enlists: bool,
 ) -> Code:
-    """NONE: they take part, and their shards, which are served here, are told.
+    """Return NONE if they take part, and their shards, which are served here, are told.
 
-    What is appended to these shards from now on comes behind that. Waits for an earlier transaction
-    of the producer to end, a second at most.
+    Later appends to these shards come behind that. Wait for an earlier transaction of the producer
+    to end, a second at most.
     """
     if not worker.level.reaches(TRANSACTIONS_FROM):
         return Code.INVALID_PRODUCER_ID_MAPPING  # nothing is to be logged: older releases read it

@@ -1,4 +1,4 @@
-"""Which coordinator a request about a group goes to."""
+"""The coordinator that a request about a group goes to."""
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
@@ -6,13 +6,12 @@ from kproxy.worker.worker import Worker
 
 
 def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordinator:
-    """The coordinator of a group, which this worker must be.
+    """Return the coordinator of a group, which this worker must be.
 
     `named` is false where an empty id is one, as for offsets in Kafka.
 
-    Raises:
-        KafkaError: INVALID_GROUP_ID, NOT_COORDINATOR for another worker's group, or
-            COORDINATOR_LOAD_IN_PROGRESS while the group is being deleted.
+    Raise KafkaError: INVALID_GROUP_ID, NOT_COORDINATOR for another worker's group, or
+    COORDINATOR_LOAD_IN_PROGRESS while the group is being deleted.
     """
     if named and not group:
         raise KafkaError(Code.INVALID_GROUP_ID)

@@ -20,7 +20,7 @@ _AT_ONCE = 500
 async def hear_of(worker: Worker, names: Iterable[str | None], pace: Pace) -> None:
     """Wait until it is known what was decided about queues by now; None is one known by id alone.
 
-    Where the cluster does not answer, what is known serves.
+    If the cluster does not answer, what is known serves.
     """
     for some in slices(names, _AT_ONCE):
         with suppress(KafkaError), move_on_after(_KNOWN_S):

@@ -1,4 +1,4 @@
-"""What handlers ask of who sends a request, where one answer refuses all of it."""
+"""The rights that handlers ask for, if one answer refuses all of a request."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,19 +20,19 @@ def denied(code: Code) -> KafkaError:
 
 
 def need_group(request: Request, op: Op, group: str | None) -> None:
-    """Raises KafkaError (GROUP_AUTHORIZATION_FAILED)."""
+    """Raise KafkaError (GROUP_AUTHORIZATION_FAILED)."""
     if not request.permits.group(op, group or ""):
         raise denied(Code.GROUP_AUTHORIZATION_FAILED)
 
 
 def need_transaction(request: Request, op: Op, name: str | None) -> None:
-    """Raises KafkaError (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)."""
+    """Raise KafkaError (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)."""
     if not request.permits.transaction(op, name or ""):
         raise denied(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
-    """Raises KafkaError (TOPIC_AUTHORIZATION_FAILED) for any of them."""
+    """Raise KafkaError (TOPIC_AUTHORIZATION_FAILED) for any of them."""
     if request.permits.all:
         return
     for name in names:
@@ -43,7 +43,7 @@ async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
 
 
 async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
-    """Topics that the client may not do this to."""
+    """Return the topics that the client may not do this to."""
     found: set[str] = set()
     if request.permits.all:
         return found
@@ -56,7 +56,7 @@ async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
 
 
 async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget) -> set[str]:
-    """Topics that the client is not shown: nothing is logged of them."""
+    """Return the topics that the client is not shown: nothing is logged of them."""
     found: set[str] = set()
     if request.permits.all:
         return found
@@ -69,14 +69,14 @@ async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget)
 
 
 def group_operations(request: Request, group: str) -> int:
-    """`authorized_operations` of a group, where the request asks for them."""
+    """Return `authorized_operations` of a group, if the request asks for them."""
     if not getattr(request.body, "include_authorized_operations", False):
         return UNKNOWN_OPERATIONS
     return request.permits.operations(Resource.GROUP, group)
 
 
 def cluster_operations(request: Request) -> int:
-    """The same of the cluster, where the request asks: nothing for who may not describe it."""
+    """Return the same of the cluster, if asked: nothing if the client may not describe it."""
     if not getattr(request.body, "include_cluster_authorized_operations", False):
         return UNKNOWN_OPERATIONS
     if not request.permits.sees(Op.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
@@ -92,7 +92,7 @@ HIDDEN = "The group has described topic(s) that the client is not authorized to 
 
 
 async def hides_any(request: Request, members: list[dict[str, Any]]) -> bool:
-    """Whether any member of a group has a topic that the client is not to know of."""
+    """Return whether any member of a group has a topic that the client is not to know of."""
     if request.permits.all:
         return False
     for member in members:
@@ -106,7 +106,7 @@ async def hides_any(request: Request, members: list[dict[str, Any]]) -> bool:
 
 
 def need_settings(request: Request, op: Op, resource: Any) -> None:
-    """Of a topic, of a group, or of the cluster for all others. Raises KafkaError."""
+    """Require rights on a topic, a group, or the cluster for all others. Raise KafkaError."""
     permits, name = request.permits, resource.resource_name
     if resource.resource_type == TOPIC:
         if not permits.topic(op, name):
@@ -119,7 +119,7 @@ def need_settings(request: Request, op: Op, resource: Any) -> None:
 
 
 def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
-    """Why a client may not read a topic: asked at each look at one of its partitions."""
+    """Return why a client may not read a topic: asked at each look at one of its partitions."""
     if isinstance(topic, bytes):
         queue = worker.catalogue.find_id(QueueId(topic))
         if queue is None:
@@ -129,7 +129,7 @@ def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
 
 
 Refuses = Callable[[str | bytes], Code]
-"""Why a client may not read a topic, by its name or id; NONE where it may."""
+"""The reason why a client may not read a topic, by its name or id; NONE if it may."""
 
 
 def _nothing(topic: str | bytes) -> Code:
@@ -141,12 +141,12 @@ def _not_replica(topic: str | bytes) -> Code:
 
 
 def reader_of(worker: Worker, request: Request) -> Refuses | None:
-    """`unreadable` by the topic alone; None where the client may read all."""
+    """Return `unreadable` by the topic alone; None if the client may read all."""
     return None if request.permits.all else partial(unreadable, worker, request.permits)
 
 
 def fetcher_of(worker: Worker, request: Request) -> Refuses | None:
-    """The same of a Fetch. What comes as from another broker gets nothing: there is none."""
+    """Return the same of a Fetch. A fetch as from another broker gets nothing: there is none."""
     body = request.body
     state = getattr(body, "replica_state", None)
     replica_id = getattr(body, "replica_id", -1) if state is None else state.replica_id

@@ -1,4 +1,4 @@
-"""What each API's answer is where the whole of a request is refused.
+"""The answers of each API that refuse the whole of a request.
 
 Each is the shape that Kafka's request classes give an error (`getErrorResponse`).
 """
@@ -23,7 +23,7 @@ def said(code: Code, message: str | None = None) -> dict[str, Any]:
 
 
 def whole(*empty: str, message: bool = True) -> Refusal:
-    """A code for the whole answer, whose lists are empty."""
+    """Return a code for the whole answer, whose lists are empty."""
 
     def refuse(request: Request, code: Code) -> Mapping[str, Any]:
         answer = said(code) if message else {"error_code": code}
@@ -33,7 +33,7 @@ def whole(*empty: str, message: bool = True) -> Refusal:
 
 
 def describe_log_dirs(request: Request, code: Code) -> Mapping[str, Any]:
-    """Kafka answers nothing, and says why from version 3 on."""
+    """Answer nothing, as Kafka does; say why from version 3 on."""
     return {"error_code": code, "results": ()}
 
 
@@ -51,7 +51,7 @@ def alter_users(request: Request, code: Code) -> Mapping[str, Any]:
 
 
 def elect_leaders(request: Request, code: Code) -> Mapping[str, Any]:
-    """Each partition says so; the answer as a whole does from version 1 on."""
+    """Give each partition the code; the answer as a whole has it from version 1 on."""
     results = [
         {
             "topic": topic.topic,

@@ -1,4 +1,4 @@
-"""What a queue's settings of routes say about other queues, asked of the catalogue."""
+"""The checks of a queue's settings of routes against other queues, asked of the catalogue."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ from kproxy.virtual.rows.routes import EPOCHS_MAX, route_in
 from kproxy.worker.worker import Request, Worker
 
 _TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
-"""What says where records go, and what is made for them."""
+"""The settings of where records go, and of what is made for them."""
 _OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS)
 
 
@@ -35,7 +35,7 @@ def check_routes(
     before: Mapping[str, str] | None = None,
     named: Collection[str] = (),
 ) -> None:
-    """Settings that the queue `name` is to have. Raises KafkaError (INVALID_CONFIG,
+    """Check settings that the queue `name` is to have. Raise KafkaError (INVALID_CONFIG,
     TOPIC_AUTHORIZATION_FAILED).
 
     `before`: those it has. The source of a route may be gone since, and nobody is to be kept from
@@ -88,7 +88,7 @@ def signed(
     worker: Worker, request: Request, before: Mapping[str, str], given: dict[str, str],
     dropped: Collection[str] = (), *, replace_all: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """What is given, and who has set the route, where it is changed, or was before."""
+    """Return what is given, and who has set the route, if it is changed, or was before."""
     touched = not _OF_ROUTES.isdisjoint(given) or not _OF_ROUTES.isdisjoint(dropped)
     if touched:
         return given | worker.signatures.sign(request.peer)
@@ -100,10 +100,10 @@ def signed(
 def _check_permits(
     permits: Permits, values: Mapping[str, str], touched: Callable[[str], bool]
 ) -> None:
-    """A route does what its definer may do: READ where it comes from, WRITE where it may go.
+    """Check that the definer may do what the route does: READ its source, WRITE its targets.
 
-    An entrance makes the queues that its template names: CREATE as well. Who changes a part of a
-    route, its filter for example, is asked the same. Raises KafkaError.
+    An entrance makes the queues that its template names: CREATE as well. A client that changes a
+    part of a route, its filter for example, is asked the same. Raise KafkaError.
     """
     allowed = True
     if any(map(touched, FROM_SETTINGS)):

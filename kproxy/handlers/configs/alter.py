@@ -42,18 +42,18 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
 _OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[tuple[_Change, dict[str, str]]]]
-"""What changes of a queue's settings come to, and all it has then. Raises KafkaError."""
+"""The result of changes to a queue's settings, and all it has then. Raises KafkaError."""
 _OfGroup = Callable[[Worker, Any, Pace], Awaitable[ConfigureGroup]]
-"""What changes of a group's settings come to. Raises KafkaError."""
+"""The result of changes to a group's settings. Raises KafkaError."""
 
 
 async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An IncrementalAlterConfigsResponse: settings that are not named stay."""
+    """Return an IncrementalAlterConfigsResponse: settings that are not named stay."""
     return await _altered(worker, request, _incremental, group_configs.incremental)
 
 
 async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterConfigsResponse: settings that are not named go back to their defaults."""
+    """Return an AlterConfigsResponse: settings that are not named go back to their defaults."""
     return await _altered(worker, request, _whole, group_configs.whole)
 
 
@@ -114,9 +114,9 @@ async def _altered(
 
 
 def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> ConfigureGroup:
-    """Who says where dead letters go, or what of them, may write there, and create what is made.
+    """Check that who sets where dead letters go may write there, and create what is made.
 
-    Returns the change, with who that is: what it may not read is not copied. Raises KafkaError.
+    Return the change, with who that is: what it may not read is not copied. Raise KafkaError.
     """
     given, target = change.given, change.given.get(DEAD_LETTERS)
     signature = worker.signatures.sign(request.peer)
@@ -148,7 +148,7 @@ def _only_deletes(worker: Worker, resource: Any) -> bool:
 
 
 async def _need_lists(resource: Any, pace: Pace) -> None:
-    """Raises KafkaError where parts of what is no list are to come or go, whatever topic it is."""
+    """Raise KafkaError if parts of what is no list are to come or go, whatever topic it is."""
     for change in resource.configs if resource.resource_type == TOPIC else ():
         if pace.due:
             await pace.rest()
@@ -208,7 +208,7 @@ async def _incremental(
 
 
 def _of_list(queue: Queue, name: str, value: str, operation: int) -> str:
-    """A list setting with a part added or taken away. Raises KafkaError."""
+    """Return a list setting with a part added or taken away. Raise KafkaError."""
     setting = SETTINGS.get(name)
     if len(value) > queue_settings.VALUE_MAX:
         raise KafkaError(Code.INVALID_CONFIG, f"{shown(name)}: this is too much at once")

@@ -39,20 +39,20 @@ _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are e
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT, _SOURCE_GROUP = 1, 4, 5, 8
 _ABSENT = "there is no such topic"
 STATE = "kproxy.state."
-"""Before the name of a queue: what a share group does there, as far as this worker serves it.
+"""The prefix of a queue's name: what a share group does there, as far as this worker serves it.
 
 No setting, but what `kproxy describe` asks each worker: who does not ask for it is not told."""
 ROUTES = STATE + "routes"
-"""Of a queue, likewise: how the routes stand that its records go, in partitions served here."""
+"""The standing of a queue's routes, likewise, in partitions served here."""
 DELAYS = STATE + "delays"
-"""Of a queue, likewise: what waits until it is due."""
-_PARTITIONS_MAX = 1000  # of a queue, of which that is told
+"""The records of a queue that wait until they are due, likewise."""
+_PARTITIONS_MAX = 1000  # partitions of a queue that are told of
 _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeConfigsResponse."""
+    """Return a DescribeConfigsResponse."""
     body, results = request.body, []
     for resource in body.resources:
         result: dict[str, Any] = {
@@ -86,7 +86,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
 def _entries(
     worker: Worker, body: Any, resource: Any, names: set[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Raises KafkaError."""
+    """Yield the entries of a resource. Raise KafkaError."""
     kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
     if not name and kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER):
         whose = "Group name" if kind == GROUP else "The name"
@@ -107,7 +107,7 @@ def _entries(
     if name not in ("", str(me)):
         raise KafkaError(Code.INVALID_REQUEST, f"this is broker {me}")
     if not name:
-        return iter(())  # what was set for all brokers while they ran
+        return iter(())  # settings for all brokers while they ran
     if kind == BROKER_LOGGER:
         return (_of_server(body, told) for told in server_settings.of_loggers(worker.config))
     return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
@@ -145,14 +145,14 @@ def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]
 
 
 def _standing_of(worker: Worker, request: Request, name: str) -> Queue | None:
-    """The queue, for how it stands: that asks for DESCRIBE, besides what its settings ask for."""
+    """Return the queue, for how it stands. Require DESCRIBE, besides what its settings ask for."""
     if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
         return None
     return worker.catalogue.find(name)
 
 
 def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
-    """JSON: what waits for a dead-letter queue, and each partition that is served here."""
+    """Return JSON: what waits for a dead-letter queue, and each partition that is served here."""
     queue = _standing_of(worker, request, name.removeprefix(STATE))
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
@@ -171,8 +171,8 @@ def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str,
 
 
 async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]:
-    """JSON: each route out of each partition that is served here, where the client may know of
-    the queue that defines it. Raises KafkaError."""
+    """Return JSON: each route out of each partition that is served here, if the client may know of
+    the queue that defines it. Raise KafkaError."""
     queue, sees = _standing_of(worker, request, name), request.permits.sees
     told: list[RouteStanding] = []
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
@@ -191,7 +191,7 @@ async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]
 
 
 async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]:
-    """JSON: each partition that is served here and for which something waits."""
+    """Return JSON: each partition that is served here and for which something waits."""
     queue = _standing_of(worker, request, name)
     told: list[DelayStanding] = []
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):

@@ -1,4 +1,4 @@
-"""What a group's settings are to become: of IncrementalAlterConfigs (44) and AlterConfigs (33).
+"""The changes to a group's settings: of IncrementalAlterConfigs (44) and AlterConfigs (33).
 
 Rules, codes and texts follow Kafka's `ConfigurationControlManager` and `GroupConfig`. A group may
 have settings before there is such a group, and keeps them once it is gone.
@@ -19,7 +19,7 @@ _OF_LISTS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 
 async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
-    """Settings that are not named stay. Raises KafkaError."""
+    """Change a group's settings; settings that are not named stay. Raise KafkaError."""
     group = _group(worker, resource)
     times = await pace.count(change.name for change in resource.configs)
     if len(times) < len(resource.configs):
@@ -45,7 +45,7 @@ async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGro
 
 
 async def whole(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
-    """Settings that are not named go back to their defaults. Raises KafkaError."""
+    """Replace a group's settings; the unnamed go back to their defaults. Raise KafkaError."""
     group = _group(worker, resource)
     given: dict[str, str] = {}
     for change in resource.configs:

@@ -1,4 +1,4 @@
-"""What a worker says of itself under the names of Kafka's broker settings.
+"""The settings of a worker under the names of Kafka's broker settings.
 
 All are read-only: an operator gives them at the start. Tools and frameworks look at them: Connect
 and Streams at the default replication factor, UIs at what may be deleted or created.
@@ -104,23 +104,23 @@ _GROUP_DEFAULTS = GroupRules(_DEFAULTS.broker_values())
 
 
 def of_broker(config: Config, node_id: int) -> Iterator[Told]:
-    """A worker's settings, in the order of names."""
+    """Yield a worker's settings, in the order of names."""
     found = (*_told(_BROKER, config), *_of_groups(config), *_of_topics(config, node_id))
     yield from sorted(found, key=_name)
 
 
 def of_client_metrics(config: Config) -> Iterator[Told]:
-    """What clients' metrics would be asked for; nobody asks for any (KIP-714)."""
+    """Yield what clients' metrics would be asked for; nobody asks for any (KIP-714)."""
     return _told(_CLIENT_METRICS, config)
 
 
 def of_loggers(config: Config) -> Iterator[Told]:
-    """The one logger, and its level."""
+    """Yield the one logger, and its level."""
     return _told((("kproxy", STRING, _fixed("INFO"), "What this worker logs."),), config)
 
 
 def group_default(setting: Setting) -> str:
-    """What groups have where neither they nor the worker's operator say otherwise."""
+    """Return what groups have if neither they nor the worker's operator say otherwise."""
     return _GROUP_DEFAULTS.default(setting)
 
 
@@ -137,7 +137,7 @@ def _told(settings: tuple[_Row, ...], config: Config) -> Iterator[Told]:
 
 
 def _of_groups(config: Config) -> Iterator[Told]:
-    """What groups have that do not say otherwise, and what they may say."""
+    """Yield what groups have that do not say otherwise, and what they may say."""
     told = {name for name, *_ in _BROKER}
     for name, (value, documentation) in config.broker_settings().items():
         if name not in told:
@@ -150,7 +150,7 @@ def _of_groups(config: Config) -> Iterator[Told]:
 
 
 def _of_topics(config: Config, node_id: int) -> Iterator[Told]:
-    """What topics have that do not say otherwise, and who this is."""
+    """Yield what topics have that do not say otherwise, and who this is."""
     told = {name for name, *_ in _BROKER}
     for setting in SETTINGS.values():
         if setting.broker_name is not None and setting.broker_name not in told:

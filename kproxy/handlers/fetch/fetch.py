@@ -30,7 +30,7 @@ _PART_BYTES = 600  # about what a part of an answer takes
 
 
 async def handle(worker: Worker, request: Request) -> StreamedResponse:
-    """A whole response frame."""
+    """Return a whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
     refuses = fetcher_of(worker, request)
     keeps = refuses is None or await _reads_any(request, by_id, refuses)
@@ -86,11 +86,11 @@ def _empty(request: Request, code: Code, session_id: int) -> StreamedResponse:
     return response
 
 
-# -- what the client follows
+# -- the partitions that the client follows
 
 
 async def _reads_any(request: Request, by_id: bool, refuses: Refuses) -> bool:
-    """Whether the client may read any of what a session is opened for."""
+    """Return whether the client may read any of what a session is opened for."""
     if getattr(request.body, "session_epoch", -1):
         return True
     for topic in request.body.topics:
@@ -104,9 +104,9 @@ async def _reads_any(request: Request, by_id: bool, refuses: Refuses) -> bool:
 def _context_of(
     worker: Worker, request: Request, by_id: bool, keeps: bool
 ) -> tuple[FetchContext, Session | None, bool]:
-    """(what to look at, its session if any, whether every partition must be answered).
+    """Return (what to look at, its session if any, whether every partition must be answered).
 
-    `keeps`: a session is worth a place. What its client may not read takes none.
+    `keeps`: a session is worth a place. Partitions that its client may not read take none.
     """
     body, owner = request.body, (request.peer, request.header.client_id)
     session_id = getattr(body, "session_id", 0)
@@ -182,7 +182,7 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
 
 
 def _too_much(worker: Worker, request: Request, found: list[PartitionRead]) -> bool:
-    """Whether the client may not have yet what was found; how long it is to wait is noted."""
+    """Return whether the client may not have yet what was found; note how long it is to wait."""
     size = sum([part.size for part in found])
     if not size:
         return False
@@ -196,7 +196,7 @@ def _nothing(
     worker: Worker, request: Request, context: FetchContext, session: Session | None,
     found: list[PartitionRead], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
-    """The empty answer of a client that is to wait. A session goes on; a new one is not begun."""
+    """Return the empty answer of a client that is to wait. A session goes on; none is begun."""
     pins.release()
     session_id = 0
     if session is None:
@@ -216,7 +216,7 @@ def _nothing(
 async def _pieces(
     request: Request, found: list[PartitionRead], session_id: int, pins: Pins, counters: Counters
 ) -> tuple[list[bytes | Stored], int]:
-    """The response frame, whose records are read when it is sent; the first error that it says."""
+    """Return the response frame, whose records are read when it is sent; and its first error."""
     version, budget = request.version, request.budget
     many = len(found) > AT_ONCE
     if many:

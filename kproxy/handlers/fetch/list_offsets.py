@@ -21,13 +21,13 @@ from kproxy.worker.worker import Request, Worker
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)
 _SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, -5: 9, -6: 11}
-_PART_BYTES = 600  # of an answer made of dicts, about
+_PART_BYTES = 600  # bytes of an answer made of dicts, about
 _READ_COMMITTED = 1
 _LISTED_BYTES = 200
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """A ListOffsetsResponse body; a partition's error is in its part."""
+    """Return a ListOffsetsResponse body; a partition's error is in its part."""
     budget = request.budget
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.body.topics:
@@ -65,7 +65,7 @@ def _check_epoch(part: Any) -> None:
 
 
 def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, Partition]:
-    """Raises KafkaError where it is not here, or not at all."""
+    """Return a partition here. Raise KafkaError if it is not here, or not at all."""
     _, key, shard = worker.partition(name, index)
     row = shard.state.partition(key)
     if row is None:
@@ -74,7 +74,7 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
 
 
 def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed | Awaitable[Listed]:
-    """The answer for a partition; one that takes a search is to be awaited."""
+    """Return the answer for a partition; one that takes a search is to be awaited."""
     index: int = part.partition_index
     try:
         shard, key, row = _find(worker, name, index)
@@ -108,7 +108,7 @@ def _listed(index: int, time_ms: int, offset: int) -> Listed:
 
 
 async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An OffsetForLeaderEpochResponse: there is one epoch, and it ends at the queue's end."""
+    """Return an OffsetForLeaderEpochResponse: one epoch, which ends at the queue's end."""
     every = request.permits.sees(Op.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     topics = []
     for topic in request.body.topics:

@@ -24,7 +24,7 @@ _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer", "s
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeGroupsResponse: classic groups with their members."""
+    """Return a DescribeGroupsResponse: classic groups with their members."""
     groups = []
     for name in request.body.groups:
         answer = await _described(worker, request, name)
@@ -74,7 +74,7 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
 
 
 async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A StreamsGroupDescribeResponse: the streams protocol (KIP-1071) is not served."""
+    """Return a StreamsGroupDescribeResponse: the streams protocol (KIP-1071) is not served."""
     groups = []
     for name in request.body.group_ids:
         answer: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _members(group: ClassicGroup) -> dict[str, Any]:
 
 
 async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListGroupsResponse: the groups that this worker coordinates."""
+    """Return a ListGroupsResponse: the groups that this worker coordinates."""
     body = request.body
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
@@ -168,7 +168,7 @@ def _one(group_id: str, head: GroupRow, group: Any) -> dict[str, Any]:
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteGroupsResponse; a group goes with all its offsets."""
+    """Delete groups with all their offsets; return a DeleteGroupsResponse."""
     results: list[dict[str, Any]] = []
     for some in slices(dict.fromkeys(request.body.groups_names), _DELETED_AT_ONCE):
         lot: list[dict[str, Any]] = [{"group_id": group_id} for group_id in some]
@@ -188,7 +188,7 @@ async def _delete(worker: Worker, request: Request, result: dict[str, Any]) -> N
         need_group(request, Op.DELETE, group_id)
         if group_id:
             coordinator = coordinator_of(worker, group_id)
-            with CancelScope(shield=True):  # what is begun is done
+            with CancelScope(shield=True):  # finish what is begun
                 result["error_code"] = await coordinator.delete(group_id)
     except KafkaError as error:
         result["error_code"] = error.code

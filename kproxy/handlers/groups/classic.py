@@ -16,7 +16,7 @@ from kproxy.handlers.common.permitted import need_group
 from kproxy.security.acls import Op
 from kproxy.worker.worker import Request, Worker
 
-_MEMBER_BYTES = 600  # of an answer, about
+_MEMBER_BYTES = 600  # bytes of an answer, about
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)
 _NO_PROTOCOL_NAME = 7
 _PROTOCOL_SAID = 5  # SyncGroup version (KIP-559)
@@ -29,7 +29,7 @@ _NAMELESS = (
 
 
 async def join(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A JoinGroupResponse, when the rebalance has come so far."""
+    """Return a JoinGroupResponse, when the rebalance has come so far."""
     body = request.body
     try:
         need_group(request, Op.READ, body.group_id)
@@ -67,7 +67,7 @@ def _claim(body: Any) -> MemberClaim:
 
 
 async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A SyncGroupResponse: this member's assignment, once the leader's is logged."""
+    """Return a SyncGroupResponse: this member's assignment, once the leader's is logged."""
     body, protocol = request.body, None
     try:
         need_group(request, Op.READ, body.group_id)
@@ -84,7 +84,7 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A HeartbeatResponse; REBALANCE_IN_PROGRESS asks the member to join again."""
+    """Return a HeartbeatResponse; REBALANCE_IN_PROGRESS tells the member to join again."""
     body = request.body
     try:
         need_group(request, Op.READ, body.group_id)
@@ -97,7 +97,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A LeaveGroupResponse; members are named one by one, static ones by their instance."""
+    """Return a LeaveGroupResponse; members are named one by one, static ones by their instance."""
     body = request.body
     try:
         need_group(request, Op.READ, body.group_id)

@@ -19,7 +19,7 @@ from kproxy.worker.worker import Request, Worker
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ConsumerGroupHeartbeatResponse; with an assignment where that has changed."""
+    """Return a ConsumerGroupHeartbeatResponse; with an assignment if that has changed."""
     try:
         body = request.body
         need_group(request, Op.READ, body.group_id)
@@ -70,7 +70,7 @@ async def _decoded(request: Request) -> HeartbeatRequest:
 
 
 def _pattern(request: Request, regex: str | None) -> str | None:
-    """What a group keeps of a regular expression. Raises KafkaError."""
+    """Return what a group keeps of a regular expression. Raise KafkaError."""
     if not regex:
         return regex
     compiled(regex)

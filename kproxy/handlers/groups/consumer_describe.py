@@ -20,7 +20,7 @@ _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they a
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ConsumerGroupDescribeResponse."""
+    """Return a ConsumerGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
         answer = await _described(worker, request, group_id)

@@ -29,7 +29,7 @@ _PART_BYTES = 300  # about what a partition takes until it is encoded
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """An OffsetFetchResponse body; all of a group's offsets where no topics are named."""
+    """Return an OffsetFetchResponse body; all of a group's offsets if no topics are named."""
     body, version, budget = request.body, request.version, request.budget
     by_id = version >= FETCHED_OFFSET_BY_ID
     asked = body.groups if version >= _GROUPS_SINCE else (body,)
@@ -44,7 +44,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
 
 
 def _faulty(body: Any, code: Code) -> list[TopicOffsets]:
-    """The first version says in each partition what is wrong with the group."""
+    """Return the group's fault in each partition, as the first version says it."""
     return [
         (topic.name, [_offset(index, None, code) for index in topic.partition_indexes])
         for topic in body.topics
@@ -73,7 +73,7 @@ async def _fetched(
 
 
 async def _reader_fault(worker: Worker, asked: Any) -> Code:
-    """A member of a consumer group says at which epoch it asks (KIP-848). Raises KafkaError."""
+    """Return why a group's member may not read at its epoch (KIP-848). Raise KafkaError."""
     coordinator = coordinator_of(worker, asked.group_id, named=False)
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
     if member_id is None and epoch < 0:

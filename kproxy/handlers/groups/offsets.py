@@ -30,12 +30,12 @@ _SHARE_KEY = re.compile(r"(.+):[\w-]{22}:[0-9]+", re.ASCII | re.DOTALL)
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
 _OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
-_PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
+_PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
 
 
 async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A FindCoordinatorResponse: who serves the shard of a group or of a transactional id."""
+    """Return a FindCoordinatorResponse: the worker of a group's or transactional id's shard."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
     cluster = worker.cluster.seen_by(request.peer.listener)
@@ -52,7 +52,7 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
 
 
 def _unfindable(permits: Permits, kind: int, key: str) -> Code:
-    """Why the client is not told who a coordinator is."""
+    """Return why the client is not told who a coordinator is."""
     if kind == _GROUP and not permits.group(Op.DESCRIBE, key):
         return Code.GROUP_AUTHORIZATION_FAILED
     if kind == _TRANSACTION and not permits.transaction(Op.DESCRIBE, key):
@@ -110,7 +110,7 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
 
 
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An OffsetCommitResponse; answered when the commit is durable."""
+    """Return an OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     worker.counters.busy_groups.add(body.group_id, 1)
     if request.permits.group(Op.READ, body.group_id):
@@ -158,7 +158,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
 class _Commits:
     """A request's offsets on their way, some hundreds at a time: each lot is applied in one turn.
 
-    Of a partition that is committed twice the last one holds.
+    The commits of a request; the last one of a partition holds.
     """
 
     def __init__(self, worker: Worker, body: Any, absent: Code) -> None:
@@ -198,7 +198,7 @@ class _Commits:
 
 
 def _refused(code: Code) -> Code:
-    """What Kafka's coordinator says when its log did not take a commit."""
+    """Return the code that Kafka's coordinator answers with when its log did not take a commit."""
     if code in _MEMBER_FAULTS:
         return code
     if code == Code.MESSAGE_TOO_LARGE:
@@ -207,7 +207,7 @@ def _refused(code: Code) -> Code:
 
 
 async def _group_fault(worker: Worker, request: Request) -> Code:
-    """What the group's coordinator says before the log is asked; the fold has the last word."""
+    """Return the coordinator's fault, before the log is asked; the fold has the last word."""
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
     try:
@@ -230,7 +230,7 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An OffsetDeleteResponse (KIP-496)."""
+    """Return an OffsetDeleteResponse (KIP-496)."""
     body = request.body
     try:
         need_group(request, Op.DELETE, body.group_id)

@@ -60,7 +60,7 @@ _NAMED = 8
 
 
 class NotReady(Exception):
-    """Something is to be done before a batch is taken: `handle` does it.
+    """A batch that needs something done before it is taken: `handle` does it.
 
     Its queue's settings ask for a look at its records, or its partition does not take part yet in
     the transaction that it is for.
@@ -87,7 +87,7 @@ class ProduceCall:
         mutations: Mutations = NO_LIMIT,
         orphaned: bool = False,
     ) -> None:
-        """`inspected`: what was found inside of batches, None where nobody has looked yet.
+        """Begin a request; `inspected`: what was found inside of batches, None if not looked at.
 
         `refusals`: partitions that cannot take part in a transaction, None where nobody has asked.
         `guard`: None where the client may do anything. `orphaned`: a batch is transactional, and
@@ -214,7 +214,7 @@ class ProduceCall:
     def _checked(
         self, queue: Queue, index: int, settings: QueueSettings, records: Records | None
     ) -> _Checked:
-        """A batch as its queue's settings have it. Raises BadBatch; NotReady."""
+        """Return a batch as its queue's settings have it. Raise BadBatch; NotReady."""
         split, delayed, version = None, False, self._version
         routed = settings.route_lag_max is not None
         if settings.inspects or (routed and may_not_be_routed(settings, records)):
@@ -235,7 +235,7 @@ class ProduceCall:
     def _answered_at_once(
         self, shard: Shard, key: PartitionKey, settings: QueueSettings, header: BatchHeader
     ) -> Produced | None:
-        """The answer for a batch that is refused, or was appended before. Raises NotReady."""
+        """Return the answer for a batch that is refused, or was appended before. Raise NotReady."""
         refused, index = self._worker.refused_batches, key[1]
         if shard.refused_some or refused.refused or refused.shards:
             now = self._worker.clock.monotonic()
@@ -259,13 +259,13 @@ class ProduceCall:
         return Produced(index, 0, sent.base_offset, sent.time_ms, row.log_start)
 
     def _note_refused(self, key: PartitionKey, header: BatchHeader) -> None:
-        """A batch is to be sent again: none that its producer has sent behind it comes before."""
+        """Note a batch to be sent again: none that its producer sent behind it comes before."""
         self._worker.refused_batches.note(key, header, self._worker.clock.monotonic())
 
     def _lags(self, shard: Shard, key: PartitionKey, lag_max: int) -> bool:
-        """Whether an entrance has too much that is not passed on; from half of it, it throttles.
+        """Return whether an entrance has too much that is not passed on; throttle from half of it.
 
-        What waits for a transaction's end is not counted: it could not come to its end.
+        Records that wait for a transaction's end are not counted: it could not come to its end.
         """
         row = shard.state.partition(key)
         route = route_in(shard.state.get, key, key[0])
@@ -278,7 +278,7 @@ class ProduceCall:
         return lag >= lag_max
 
     def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | Split:
-        """Raises BadBatch; NotReady."""
+        """Look into a batch. Raise BadBatch; NotReady."""
         if self._inspected is None:
             raise NotReady
         key = (queue.queue_id, index)
@@ -292,7 +292,7 @@ class ProduceCall:
         return found
 
     def _transaction_fault(self, shard: Shard, key: PartitionKey, header: BatchHeader) -> Code:
-        """Raises NotReady: whether the partition takes part is for the coordinator to say."""
+        """Return why a partition takes no part. Raise NotReady: the coordinator is to say it."""
         assert self._transactional_id is not None
         if takes_part(shard, key, header, self._transactional_id, self._version):
             return Code.NONE
@@ -322,9 +322,9 @@ class ProduceCall:
             callback()
 
     def body(self) -> bytes | None:
-        """The response body, or None where acks=0 asks for none.
+        """Return the response body, or None if acks=0 asks for none.
 
-        Raises KafkaError where acks=0 hides a failure: Kafka then closes the connection.
+        Raise KafkaError if acks=0 hides a failure: Kafka then closes the connection.
         """
         if self._waiting:
             self._settle(self._appends.results())
@@ -346,7 +346,7 @@ class ProduceCall:
         self._throttle_ms = max(self._throttle_ms, wait_ms)
 
     def queues(self) -> list[str | bytes]:
-        """The first few queues that it names, by name or id."""
+        """Return the first few queues that it names, by name or id."""
         return [name for name, _ in self._topics[:_NAMED]]
 
     @property

@@ -1,4 +1,4 @@
-"""What a Produce appends where its queue has delays: what waits, or a refusal."""
+"""The appends of a Produce to a queue with delays: a batch that waits, or a refusal."""
 
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split
@@ -15,7 +15,7 @@ from kproxy.worker.worker import Worker
 
 
 def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> bool:
-    """Whether any record of a batch waits. Raises BadBatch: those of a transaction must not."""
+    """Return whether any record of a batch waits. Raise BadBatch: a transaction's must not."""
     assert settings.delay is not None
     found = bool(split.later) if split is not None else settings.delay.fixed_ms > 0
     if found and header.attributes & TRANSACTIONAL:
@@ -30,7 +30,7 @@ def later(
     worker: Worker, shard: Shard, key: PartitionKey, settings: QueueSettings, batch: Records,
     header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
 ) -> Envelope:  # fmt: skip
-    """A LATER. Raises BadBatch: too much waits."""
+    """Return a LATER. Raise BadBatch: too much waits."""
     delay = settings.delay
     assert delay is not None
     records = header.record_count if split is None else split.waiting

@@ -1,4 +1,4 @@
-"""What a Produce asks of who sends it, where not everybody may do anything."""
+"""The rights that a Produce needs of its sender, if not everybody may do anything."""
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.pace import Pace, slices
@@ -22,13 +22,13 @@ _BATCHES_AT_ONCE = 500  # that are looked at, in some hundreds of microseconds
 
 
 class Guard:
-    """Of one request: WRITE on each queue, and on the transactional id where it has transactions.
+    """The guard of one request: WRITE on each queue, and on the transactional id if it has one.
 
-    Who may not use the transactional id may do nothing of the request, as in Kafka.
+    A client that may not use the transactional id may do nothing of the request, as in Kafka.
     """
 
     def __init__(self, worker: Worker, permits: Permits, transactional_id: str | None) -> None:
-        """`transactional_id`: None where no batch is transactional, or there is none."""
+        """Check the id; `transactional_id`: None if no batch is transactional, or there is none."""
         self._worker = worker
         self._permits = permits
         self._fault = Code.NONE
@@ -36,7 +36,7 @@ class Guard:
             self._fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     def fault(self, topic: str | bytes) -> Code:
-        """Why nothing may be written to a queue. An id that is nobody's is no secret."""
+        """Return why nothing may be written to a queue. An id that is nobody's is no secret."""
         if self._fault:
             return self._fault
         if isinstance(topic, bytes):
@@ -54,7 +54,7 @@ class Guard:
 def find_or_make(
     worker: Worker, name: str, guard: Guard | None, mutations: Mutations
 ) -> tuple[Queue | None, Code]:
-    """A queue, made where there is none and that is allowed; and why there still is none."""
+    """Return a queue, made if there is none and that is allowed; and why there still is none."""
     queue = worker.catalogue.find(name)
     if queue is not None or not worker.config.auto_create:
         return queue, Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -69,7 +69,7 @@ def find_or_make(
 
 
 def any_transactional(request: ProduceRequest) -> bool:
-    """Whether any batch of a short request is transactional."""
+    """Return whether any batch of a short request is transactional."""
     for _, partitions in request.topics:
         for _, records in partitions:
             if _is_transactional(records):
@@ -78,7 +78,7 @@ def any_transactional(request: ProduceRequest) -> bool:
 
 
 async def any_transactional_of_long(request: ProduceRequest, pace: Pace) -> bool:
-    """The same of a request of many batches, which are looked at in slices."""
+    """Return the same of a request of many batches, which are looked at in slices."""
     every = (records for _, partitions in request.topics for _, records in partitions)
     for some in slices(every, _BATCHES_AT_ONCE):
         if any(map(_is_transactional, some)):

@@ -1,10 +1,10 @@
-"""Reads the records of a batch before it is appended, for queues whose settings ask for it.
+"""The reading of a batch's records before it is appended, for queues whose settings ask for it.
 
-Those are compacted queues (each record needs a key), queues with a bound on how old a timestamp
-may be, queues with a compression of their own, and those whose records may say when they are due.
-An entrance asks for a look at batches that may hold a larger record than a route passes on.
-Rules, codes and messages follow Kafka's `LogValidator`. All others are appended as they came:
-nobody looks inside.
+These are compacted queues (each record needs a key), queues with a bound on how old a timestamp may
+be, queues with a compression of their own, and queues whose records may say when they are due. An
+entrance asks for a look at batches that may hold a larger record than a route passes on. Rules,
+codes and messages follow Kafka's `LogValidator`. All others are appended as they came: nobody looks
+inside.
 """
 
 from anyio import to_thread
@@ -34,16 +34,16 @@ from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 
 Inspected = dict[PartitionKey, Records | Split | BadBatch]
-"""What is appended in the place of what came, or why nothing is."""
+"""The batches to append in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
-_SPLIT_AT_ONCE_BYTES = 32_768  # where only headers are looked for
+_SPLIT_AT_ONCE_BYTES = 32_768  # bytes, if only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
 
 async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
-    """Of all batches of a Produce that are for such queues."""
+    """Inspect all batches of a Produce that are for such queues."""
     found: Inspected = {}
     for topic, partitions in body.topics:
         await request.budget.step()
@@ -72,7 +72,7 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
 def split_at_once(
     worker: Worker, settings: QueueSettings, records: Records | None, version: int
 ) -> Split | None:
-    """What waits of a small batch; None: nothing. Raises BadBatch."""
+    """Return what waits of a small batch; None: nothing. Raise BadBatch."""
     header, delay = check(records, worker.max_batch_bytes(settings), version), settings.delay
     assert records is not None
     assert delay is not None
@@ -84,14 +84,14 @@ def split_at_once(
 
 
 def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
-    """Whether no more is looked for in a batch than when its records are due, and it is small."""
+    """Return whether a batch is looked into only for when its records are due, and is small."""
     if settings.demands.of_records or not records or len(records) < HEADER_BYTES:
         return False
     return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
 
 
 def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
-    """Whether a batch for an entrance may hold a record that no route takes."""
+    """Return whether a batch for an entrance may hold a record that no route takes."""
     if settings.route_lag_max is None or not records or len(records) < HEADER_BYTES:
         return False
     head = read_header(records)
@@ -101,7 +101,7 @@ def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
 
 
 def _check_routed(header: BatchHeader, records: Records) -> None:
-    """Raises BadBatch: a record is larger than a route passes on; TooLarge: there are too many."""
+    """Raise BadBatch: a record is larger than a route passes on; TooLarge: there are too many."""
     try:
         for run in body_runs(header, records, headers=False):
             size = max(len(body) or RECORD_MAX + 1 for _, _, _, body, _ in run)
@@ -126,7 +126,7 @@ def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
 async def _aside(
     worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
-    """On a thread, of which there are few, and with memory for what it unpacks to."""
+    """Inspect on a thread, of which there are few, and with memory for what it unpacks to."""
     async with worker.searchers:
         memory, size = worker.answer_memory, 2 * max(INSPECTED_BYTES_MAX, len(records))
         await memory.wait_for_room()
@@ -140,7 +140,7 @@ async def _aside(
 def _inspected(
     worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
-    """Raises BadBatch."""
+    """Return a batch as it is appended. Raise BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()
     try:
         if settings.route_lag_max is not None and may_not_be_routed(settings, records):
@@ -164,7 +164,7 @@ def _inspected(
 
 
 def _asking(settings: QueueSettings) -> str:
-    """The name of the setting for which records are looked at."""
+    """Return the name of the setting for which records are looked at."""
     if settings.compacted:
         return "cleanup.policy"
     if settings.demands.codec is not None:
@@ -178,7 +178,7 @@ def _checked(
     now_ms: int, queue: Queue, index: int, demands: Demands, records: Records,
     header: BatchHeader, data: bytes,
 ) -> Records:  # fmt: skip
-    """The records as they are stored. Raises BadBatch, Malformed."""
+    """Return the records as they are stored. Raise BadBatch, Malformed."""
     blamed: list[tuple[int, str]] = []
     code = Code.INVALID_RECORD
     for number, record in enumerate(keyed_records(header, data)):

@@ -17,7 +17,7 @@ _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answ
 
 
 def is_long(request: ProduceRequest) -> bool:
-    """Whether to take a request in slices (`handle`): it then overlaps with no other."""
+    """Return whether to take a request in slices (`handle`): it then overlaps with no other."""
     topics = request.topics
     if len(topics) == 1:
         return len(topics[0].partitions) > BATCHES_AT_ONCE
@@ -52,9 +52,9 @@ def append(
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """The response body of a Produce of many batches, or of such as are to be looked into.
+    """Return the response body of a Produce of many batches, or of such as are to be looked into.
 
-    Empty where acks=0 asks for none. Raises Malformed where acks=0 hides a failure. One of a few,
+    Empty where acks=0 asks for none. Raise Malformed where acks=0 hides a failure. One of a few,
     each named very often, is short.
     """
     budget, body = request.budget, request.body

@@ -68,7 +68,7 @@ def _absent(
     index: int,
     records: Records | None,
 ) -> tuple[tuple[int, int], Participant] | None:
-    """(producer id and epoch, partition) where it does not take part in its batch's transaction."""
+    """Return (producer id and epoch, partition) if it is not in its batch's transaction."""
     if not records or len(records) < HEADER_BYTES or not 0 <= index < queue.partitions:
         return None
     header = read_header(records)
@@ -87,7 +87,7 @@ def _absent(
 def takes_part(
     shard: Shard, key: PartitionKey, header: BatchHeader, transactional_id: str, version: int
 ) -> bool:
-    """Whether a partition takes part in the transaction that a batch is for.
+    """Return whether a partition takes part in the transaction that a batch is for.
 
     A producer's id and epoch alone are not enough: they may be another's. With KIP-890 they are the
     transaction's own; without it an earlier one may have had them, whose marker is on its way.

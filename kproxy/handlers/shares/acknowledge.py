@@ -11,7 +11,7 @@ from kproxy.worker.worker import Request, Worker
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """An encoded ShareAcknowledgeResponse."""
+    """Return an encoded ShareAcknowledgeResponse."""
     body, shares = request.body, worker.shares
     try:
         need_group(request, Op.READ, body.group_id)

@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge share: who asks, and who leads what is not here."""
+"""The common part of ShareFetch and ShareAcknowledge: who asks, and who leads what is not here."""
 
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ Node = tuple[int, str, int, str | None]
 
 
 def check_member(request: Request) -> tuple[str, str]:
-    """(group, member id) of a request. Raises KafkaError (INVALID_REQUEST)."""
+    """Return (group, member id) of a request. Raise KafkaError (INVALID_REQUEST)."""
     group, member = request.body.group_id, request.body.member_id
     if group is None or not member or len(member) > _MEMBER_ID_MAX:
         raise KafkaError(Code.INVALID_REQUEST)
@@ -30,7 +30,7 @@ def topic_id_of(topic: Any) -> bytes:
 
 
 def said_of(partition: Any) -> list[Said]:
-    """A partition's acknowledgements."""
+    """Return a partition's acknowledgements."""
     return [
         (batch.first_offset, batch.last_offset, batch.acknowledge_types)
         for batch in partition.acknowledgement_batches
@@ -38,7 +38,7 @@ def said_of(partition: Any) -> list[Said]:
 
 
 class Leaders:
-    """Who leads the partitions that another worker has: gathered for one answer."""
+    """The leaders of the partitions that another worker has: gathered for one answer."""
 
     def __init__(self, worker: Worker, request: Request) -> None:
         self._worker = worker
@@ -46,7 +46,7 @@ class Leaders:
         self._named: set[int] = set()
 
     def of(self, ident: Ident, *codes: Code) -> tuple[int, int] | None:
-        """(id, epoch) of who leads a partition, where that is news to the client."""
+        """Return (id, epoch) of a partition's leader, if that is news to the client."""
         if Code.NOT_LEADER_OR_FOLLOWER not in codes:
             return None
         topic_id, index = ident

@@ -1,8 +1,8 @@
 """ShareFetch (78), versions 1 and 2: acquires records for a member (KIP-932, KIP-1206, KIP-1222).
 
 Acknowledgements that come with it are worked on first. While the log takes them, the records are
-found; where some are released, once it has. Where there were any, it does not wait for records:
-Kafka answers them only once it has.
+found; where some are released, once it has. With any of them it does not wait for records: Kafka
+answers them only once it has.
 """
 
 import anyio
@@ -29,7 +29,7 @@ _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
 
 
 async def handle(worker: Worker, request: Request) -> StreamedResponse:
-    """A whole response frame."""
+    """Return a whole response frame."""
     try:
         need_group(request, Op.READ, request.body.group_id)
         session, said = await _session(worker, request)
@@ -68,7 +68,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
 
 
 async def _wait_as_asked(worker: Worker, request: Request) -> None:
-    """Without a session to wait for records with: else its client would ask all the time."""
+    """Wait without a session to wait for records with: else its client would ask all the time."""
     signal, left = request.next_request, anyio.Event()
     if not signal.arrived:
         signal.wake(left)
@@ -79,7 +79,7 @@ async def _found(
     worker: Worker, request: Request, session: ShareSession, acknowledging: Acknowledging,
     pins: Pins,
 ) -> tuple[list[Found], GroupSettings]:  # fmt: skip
-    """What there is for the member, and its group's settings by then."""
+    """Return what there is for the member, and its group's settings by then."""
     said = bool(acknowledging.results)
     if not acknowledging.final:
         await acknowledging.done()
@@ -109,7 +109,7 @@ async def _found(
 async def _session(
     worker: Worker, request: Request
 ) -> tuple[ShareSession, list[tuple[Ident, list[Said]]]]:
-    """The session as the request makes it, and what is acknowledged. Raises KafkaError."""
+    """Return the session as the request makes it, and its acknowledgements. Raise KafkaError."""
     body, sessions = request.body, worker.share_sessions
     group, member = check_member(request)
     _check(request)
@@ -149,7 +149,7 @@ async def _session(
 
 
 def _check(request: Request) -> None:
-    """Raises KafkaError (INVALID_REQUEST)."""
+    """Check a request. Raise KafkaError (INVALID_REQUEST)."""
     body = request.body
     if getattr(body, "is_renew_ack", False) and (
         body.max_records or body.max_bytes or body.min_bytes or body.max_wait

@@ -33,13 +33,13 @@ _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they a
 
 
 def check_level(worker: Worker) -> None:
-    """Raises KafkaError below the level of share groups, as Kafka where they are off."""
+    """Raise KafkaError below the level of share groups, as Kafka where they are off."""
     if not worker.level.reaches(SHARES_FROM):
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ShareGroupHeartbeatResponse; with an assignment where that has changed."""
+    """Return a ShareGroupHeartbeatResponse; with an assignment if that has changed."""
     body = request.body
     asked = ShareHeartbeatRequest(
         group_id=body.group_id,
@@ -85,7 +85,7 @@ async def _answer(worker: Worker, group_id: str, result: HeartbeatResult) -> dic
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ShareGroupDescribeResponse."""
+    """Return a ShareGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
         answer = await _described(worker, request, group_id)

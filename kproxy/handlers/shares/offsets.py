@@ -25,7 +25,7 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import Request, Worker
 
-_PART_BYTES = 600  # of an answer: about what a partition takes until it is encoded
+_PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _NOT_HOSTED = "This server does not host this topic-partition."
 _NOTHING_TO_DELETE = "There is no offset information to delete."
 _UNKNOWN_ERROR = "The server experienced an unexpected error when processing the request."
@@ -40,7 +40,7 @@ Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
+    """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
     for asked in request.body.groups:
         answer: dict[str, Any] = {
@@ -99,7 +99,7 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
 async def _forbidden(
     request: Request, name: str, indices: Iterable[int], more: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The part of an answer for a topic that the client may not do this to."""
+    """Return the part of an answer for a topic that the client may not do this to."""
     fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
     parts = []
     for index in indices:
@@ -113,7 +113,7 @@ def _id_of(queue: Queue | None) -> UUID:
 
 
 async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[str, range]]:
-    """All queues that a group has share partitions of, with their partitions."""
+    """Return all queues that a group has share partitions of, with their partitions."""
     coordinator = coordinator_of(worker, group_id)
     found: list[tuple[str, range]] = []
     async for queue_id, partitions in coordinator.removal.all_initialised(group_id):
@@ -148,7 +148,7 @@ async def look(worker: Worker, group_id: str, slots: Slots) -> None:
 
 
 async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterShareGroupOffsetsResponse; answered when it is durable."""
+    """Return an AlterShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     starts: list[NewStart] = []
     topics = []
@@ -187,7 +187,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteShareGroupOffsetsResponse; answered when it is durable."""
+    """Return a DeleteShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     topics = []
     try:

@@ -26,7 +26,7 @@ _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """A MetadataResponse body. New queues are answered only when they can be written to."""
+    """Return a MetadataResponse body. New queues are answered only when they can be written to."""
     body, version = request.body, request.version
     asked = getattr(body, "include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if asked else UNKNOWN_OPERATIONS
@@ -58,7 +58,7 @@ def _topic(worker: Worker, request: Request, queue: Queue, operations: int) -> b
 
 
 async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[bytes], int]:
-    """Every queue, in pieces of many, and how many."""
+    """Return every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
     queues, step = worker.catalogue.all(), request.budget.step
     sees_all, sees = request.permits.all, request.permits.sees
@@ -76,7 +76,7 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
 
 
 async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
-    """Those that are named, each once."""
+    """Return the named topics, each once."""
     version, step = request.version, request.budget.step
     asked = await request.budget.count(
         (topic.name, getattr(topic, "topic_id", None)) for topic in topics
@@ -97,7 +97,7 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
 async def _makeable(
     worker: Worker, request: Request, names: list[str], denied: set[str]
 ) -> list[str]:
-    """Those that are there or may be made. What the client may not make is added to `denied`."""
+    """Return the topics that are there or may be made; add the others to `denied`."""
     find, may_create, kept = worker.catalogue.find, request.permits.may_create, []
     for name in names:
         if name not in denied:
@@ -111,7 +111,7 @@ async def _makeable(
 
 
 async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
-    """Make those that are not there. What a quota refuses is missing, and nobody waits for it."""
+    """Make those that are not there. One that a quota refuses is missing, and not waited for."""
     waiting: dict[str, Ticket] = {}
     mutations, partitions = worker.mutations(request), worker.config.partitions_default
     for number, name in enumerate(names, 1):
@@ -150,7 +150,7 @@ def _one(
 
 
 async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeClusterResponse (KIP-700)."""
+    """Return a DescribeClusterResponse (KIP-700)."""
     body = request.body
     cluster = worker.cluster.seen_by(request.peer.listener)
     endpoint_type = getattr(body, "endpoint_type", _BROKERS)

@@ -1,4 +1,4 @@
-"""What operators' tools ask: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55),
+"""The APIs of operators' tools: DescribeLogDirs (35), DescribeProducers (61), DescribeQuorum (55),
 ListConfigResources (74).
 """
 
@@ -32,7 +32,7 @@ _QUORUM_TOPIC = "__cluster_metadata"
 
 
 async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
+    """Return a DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
     topics = request.body.topics
     found: dict[str, list[dict[str, Any]]] = {}
     asked = _all(worker) if topics is None else _named(worker, request.budget, topics)
@@ -62,7 +62,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def directory_name(worker: Worker) -> str:
-    """Where it lies is nobody's business."""
+    """Return the directory's name without its place, which is nobody's business."""
     return worker.config.data_dir.absolute().name
 
 
@@ -84,7 +84,7 @@ async def _all(worker: Worker) -> AsyncIterator[_Found]:
 
 
 async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
-    """Each once, however often it is named."""
+    """Yield each once, however often it is named."""
     seen = set()
     for topic in topics:
         await budget.step()
@@ -101,7 +101,7 @@ async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIt
 
 
 async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeProducersResponse: the idempotent producers that a partition remembers."""
+    """Return a DescribeProducersResponse: the idempotent producers that a partition remembers."""
     topics = []
     for topic in request.body.topics:
         await request.budget.step(_PART_BYTES)
@@ -125,7 +125,7 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _producers(
     worker: Worker, budget: ResponseBudget, name: str, index: int
 ) -> dict[str, Any]:
-    """A partition may have hundreds of thousands: one that is used meanwhile is told of once."""
+    """Return a partition's producers, maybe 100,000s: one used meanwhile is told of once."""
     _, key, shard = worker.partition(name, index)
     state = shard.state
     row = state.partition(key)
@@ -141,7 +141,7 @@ async def _producers(
 def _producer(
     state: State, key: PartitionKey, producer_id: int, producer: ProducerState, any_open: bool
 ) -> dict[str, Any]:
-    """Markers bring a coordinator's epoch of 0; that one came is remembered for the whole shard.
+    """Describe a producer. A marker brings epoch 0; the shard as a whole remembers that it came.
 
     One that has cleared a producer's batches was the last that it wrote.
     """
@@ -163,7 +163,7 @@ def _producer(
 
 
 async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeQuorumResponse: the controller as a quorum of its own."""
+    """Return a DescribeQuorumResponse: the controller as a quorum of its own."""
     cluster = worker.cluster.seen_by(request.peer.listener)
     leader = cluster.controller_id
     voter = {
@@ -206,7 +206,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListConfigResourcesResponse: queues, brokers, and groups that have settings."""
+    """Return a ListConfigResourcesResponse: queues, brokers, and groups that have settings."""
     wanted = set(getattr(request.body, "resource_types", ()))
     if request.version and not wanted:
         wanted = set(_RESOURCES)

@@ -1,4 +1,4 @@
-"""Where partitions lie: ElectLeaders (43), AlterPartitionReassignments (45),
+"""The places of partitions: ElectLeaders (43), AlterPartitionReassignments (45),
 ListPartitionReassignments (46), AlterReplicaLogDirs (34), UnregisterBroker (64).
 
 A queue's partition has one replica, at the worker that serves its shard. Workers share the shards
@@ -18,7 +18,7 @@ _ELECTIONS = (0, 1)  # preferred, unclean
 
 
 async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An ElectLeadersResponse: who leads is always who is preferred."""
+    """Return an ElectLeadersResponse: the leader is always the preferred one."""
     results, is_kind = [], getattr(request.body, "election_type", 0) in _ELECTIONS
     asked = request.body.topic_partitions or ()
     await hear_of(worker, (topic.topic for topic in asked), request.budget)
@@ -38,7 +38,7 @@ async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterPartitionReassignmentsResponse."""
+    """Return an AlterPartitionReassignmentsResponse."""
     nodes = {broker.node_id for broker in worker.cluster.brokers}
     responses = []
     await hear_of(worker, (topic.name for topic in request.body.topics), request.budget)
@@ -70,7 +70,7 @@ async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
 def _reassign(
     leaders: dict[int, int], index: int, replicas: tuple[int, ...] | None, nodes: set[int]
 ) -> None:
-    """Raises KafkaError, but where the partition is where it is to be."""
+    """Raise KafkaError unless the partition is where it is to be."""
     if index not in leaders:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
     if replicas is None:
@@ -87,12 +87,12 @@ def _reassign(
 
 
 async def reassignments(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListPartitionReassignmentsResponse: there never are any."""
+    """Return a ListPartitionReassignmentsResponse: there never are any."""
     return {"error_code": Code.NONE, "error_message": None, "topics": ()}
 
 
 async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AlterReplicaLogDirsResponse: there is one directory, and all is in it."""
+    """Return an AlterReplicaLogDirsResponse: there is one directory, and all is in it."""
     here = directory_name(worker)
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in request.body.dirs:
@@ -119,7 +119,7 @@ def _there(worker: Worker, name: str, index: int) -> Code:
 
 
 async def unregister(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten then."""
+    """Return an UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten."""
     node = request.body.broker_id
     if node in {broker.node_id for broker in worker.cluster.brokers}:
         message = f"worker {node} lives: stop it, and it is forgotten"

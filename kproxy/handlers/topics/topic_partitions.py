@@ -20,7 +20,7 @@ _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
 
 
 async def handle(worker: Worker, request: Request) -> bytes:
-    """A DescribeTopicPartitionsResponse body, with a cursor where there is more."""
+    """Return a DescribeTopicPartitionsResponse body, with a cursor if there is more."""
     body = request.body
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
     first_name = "" if body.cursor is None else body.cursor.topic_name
@@ -66,7 +66,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
 
 
 def _asked(worker: Worker, runs: list[list[str]], first: str) -> Iterator[tuple[str, Queue | None]]:
-    """Queues by name from the first on: those named, in sorted runs, or all."""
+    """Yield queues by name from the first on: the named ones, in sorted runs, or all."""
     if runs:
         for run in runs:
             del run[: bisect_left(run, first)]

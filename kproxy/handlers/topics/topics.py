@@ -30,7 +30,7 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Request, Worker
 
-# Of one append; others' requests go between.
+# The most of one append; others' requests go between.
 _DELETED_AT_ONCE = 500
 _PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
 _TOO_MANY = "Excessively large number of partitions per request."
@@ -39,7 +39,7 @@ _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 
 async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A CreateTopicsResponse; a queue answered without error can be used at once."""
+    """Return a CreateTopicsResponse; a queue answered without error can be used at once."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     barred = await _uncreatable(request, named)
@@ -82,14 +82,14 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _uncreatable(request: Request, names: Iterable[str]) -> set[str]:
-    """Those that the client may not make."""
+    """Return the names that the client may not make."""
     if request.permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
         return set()
     return await forbidden(request, Op.CREATE, names)
 
 
 def _count(mutations: Mutations, partitions: int) -> None:
-    """Raises KafkaError: the client has made, grown or dropped too much."""
+    """Count what the client makes, grows or drops. Raise KafkaError: it is too much."""
     if not mutations.take(partitions):
         raise KafkaError(Code.THROTTLING_QUOTA_EXCEEDED)
 
@@ -100,7 +100,7 @@ def _refuse_repeated(name: str, named: dict[str, int]) -> None:
 
 
 async def _ask_for_too_many(worker: Worker, request: Request, named: dict[str, int]) -> bool:
-    """Whether a CreateTopics asks for too many partitions, as Kafka counts them."""
+    """Return whether a CreateTopics asks for too many partitions, as Kafka counts them."""
     default, asked = worker.config.partitions_default, 0
     for topic in request.body.topics:
         if named[topic.name] == 1:
@@ -116,7 +116,7 @@ def _exists(name: str) -> str:
 
 
 def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
-    """(partition count, configs) of a sound creation. Raises KafkaError."""
+    """Return (partition count, configs) of a sound creation. Raise KafkaError."""
     fault = name_fault(topic.name)
     if fault:
         raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, fault)
@@ -218,7 +218,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
 
 
 async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
+    """Return a DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
@@ -276,14 +276,14 @@ def _named(worker: Worker, named: Iterable[tuple[str | None, UUID]]) -> Iterator
 
 
 def _moved(code: Code) -> Code:
-    """Where the queue's shard moves meanwhile: Kafka's clients ask again as of its controller."""
+    """Translate the code of a moving shard: Kafka's clients ask again as of its controller."""
     return Code.NOT_CONTROLLER if code == Code.NOT_LEADER_OR_FOLLOWER else code
 
 
 def _may_delete(request: Request, name: str, there: bool) -> bool:
-    """Whether the client may delete a queue, or learn that it is not there.
+    """Return whether the client may delete a queue, or learn that it is not there.
 
-    Who may delete on the cluster may delete any.
+    A client that may delete on the cluster may delete any.
     """
     permits = request.permits
     if permits.sees(Op.DELETE, Resource.CLUSTER, CLUSTER_NAME):
@@ -304,7 +304,7 @@ def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | N
 
 
 async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A CreatePartitionsResponse."""
+    """Return a CreatePartitionsResponse."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     last = {}
@@ -375,7 +375,7 @@ def _growable(worker: Worker, topic: Any) -> Queue:
 
 
 async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
+    """Return a DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
     step = request.budget.step
     wanted: dict[str, dict[int, int]] = {}
     for topic in request.body.topics:
@@ -411,7 +411,7 @@ async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
-    """Raises KafkaError."""
+    """Return a TRIM and its shard. Raise KafkaError."""
     queue = worker.catalogue.find(name)
     if queue is None or not 0 <= index < queue.partitions:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,4 +1,4 @@
-"""What operators ask of transactions: DescribeTransactions (65), ListTransactions (66).
+"""The APIs of operators for transactions: DescribeTransactions (65), ListTransactions (66).
 
 WriteTxnMarkers (27) is for brokers; `kafka-transactions.sh abort` sends it, too. A marker ends a
 transaction in one partition, and would tear it apart: here only the coordinator ends one.
@@ -49,7 +49,7 @@ _LISTED_MAX = 100_000
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A DescribeTransactionsResponse."""
+    """Return a DescribeTransactionsResponse."""
     found = []
     for name in request.body.transactional_ids:
         answer: dict[str, Any] = {
@@ -90,7 +90,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _topics(
     worker: Worker, request: Request, scan: Any, row: Transaction
 ) -> list[dict[str, Any]]:
-    """The partitions of a transaction that is open or ending; groups as Kafka keeps them."""
+    """Return the partitions of a transaction that is open or ending; groups as Kafka keeps them."""
     topics: dict[str, dict[int, None]] = {}
     if row.state.is_idle:
         return []
@@ -113,7 +113,7 @@ def _named(worker: Worker, participant: Participant) -> tuple[str | None, int]:
 
 
 async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A ListTransactionsResponse: those whose coordinator this worker is."""
+    """Return a ListTransactionsResponse: the transactions that this worker coordinates."""
     body = request.body
     states = set(body.state_filters)
     unknown = sorted(states - _KNOWN_STATES)
@@ -173,7 +173,7 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
 
 
 async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A WriteTxnMarkersResponse: an abort ends the whole transaction, a commit is refused."""
+    """Return a WriteTxnMarkersResponse: an abort ends all of a transaction, a commit is refused."""
     markers = []
     for marker in request.body.markers:
         topics = []
@@ -193,7 +193,7 @@ async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _abort(worker: Worker, marker: Any, name: str, index: int) -> Code:
     """Have the coordinator abort what a producer has open in a partition.
 
-    Its shard is known by the producer id. Where the coordinator knows of no such transaction, it
+    Its shard is known by the producer id. If the coordinator knows of no such transaction, it
     hangs: then it is ended in the partition alone, as in Kafka.
     """
     if marker.transaction_result:

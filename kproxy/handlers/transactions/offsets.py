@@ -35,7 +35,7 @@ _Answer = dict[str, Any]
 
 
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """A TxnOffsetCommitResponse; answered when the offsets wait in the log."""
+    """Return a TxnOffsetCommitResponse; answered when the offsets wait in the log."""
     body = request.body
     topics: list[_Answer] = []
     wanted: list[tuple[_Answer, OffsetCommit]] = []
@@ -73,7 +73,7 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _forbidden(request: Request) -> Code:
-    """What the client lacks for all of it."""
+    """Return what the client lacks for all of it."""
     if not request.permits.transaction(Op.WRITE, request.body.transactional_id):
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not request.permits.group(Op.READ, request.body.group_id):
@@ -82,7 +82,7 @@ def _forbidden(request: Request) -> Code:
 
 
 async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:
-    """What is said of the request as a whole, and the group's shard."""
+    """Return the fault of the request as a whole, and the group's shard."""
     body = request.body
     if not body.group_id:
         return Code.INVALID_GROUP_ID, None
@@ -103,7 +103,7 @@ async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | 
         return Code.NONE, shard  # anybody may
     if group is None:
         if generation < 0:
-            return Code.NONE, shard  # of a group without members anybody may
+            return Code.NONE, shard  # anybody may, to a group without members
         return Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION, None
     if isinstance(group, ClassicGroup):
         fault = group.member_fault(member, instance, generation)
@@ -144,7 +144,7 @@ async def _append(
 
 
 async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
-    """Whether the group takes part, and in which transaction, as far as it is known."""
+    """Return whether the group takes part, and in which transaction, as far as it is known."""
     body, enlists = request.body, request.version >= _ENLISTS_FROM
     opened = OPEN_GROUPS.get(shard.state.get, body.group_id, body.producer_id)
     tag = transaction_rows.tag_of(body.transactional_id)

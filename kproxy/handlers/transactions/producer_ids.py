@@ -16,7 +16,7 @@ from kproxy.worker.worker import Request, Worker
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
+    """Return an InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
     refused = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
     name, permits = request.body.transactional_id, request.permits
     if name is not None:

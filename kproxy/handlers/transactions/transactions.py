@@ -46,10 +46,9 @@ _MS = timedelta(milliseconds=1)
 
 
 def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordinator:
-    """The coordinator of a transactional id, which this worker must be.
+    """Return the coordinator of a transactional id, which this worker must be.
 
-    Raises:
-        KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
+    Raise KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
     """
     if not transactional_id:
         raise KafkaError(Code.INVALID_REQUEST, "the transactional id is empty")
@@ -60,7 +59,7 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
 
 
 async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An InitProducerIdResponse, for a producer with a transactional id."""
+    """Return an InitProducerIdResponse, for a producer with a transactional id."""
     body = request.body
     refused = {"producer_id": -1, "producer_epoch": -1}
     try:
@@ -81,7 +80,7 @@ async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 def _checked(worker: Worker, body: Any) -> tuple[Shard, InitProducer]:
-    """Where an INIT_PRODUCER goes, and what it says. Raises KafkaError."""
+    """Return where an INIT_PRODUCER goes, and what it says. Raise KafkaError."""
     expected = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
     if (expected[0] == -1) != (expected[1] == -1):
         raise KafkaError(Code.INVALID_REQUEST)
@@ -96,25 +95,25 @@ def _checked(worker: Worker, body: Any) -> tuple[Shard, InitProducer]:
 
 
 def _by_version(code: Code, version: int, said_from: int = _FENCED_SAID) -> Code:
-    """Older versions know of no PRODUCER_FENCED."""
+    """Replace PRODUCER_FENCED, which older versions do not know."""
     if code == Code.PRODUCER_FENCED and version < said_from:
         return Code.INVALID_PRODUCER_EPOCH
     return code
 
 
 def _retriable(code: Code) -> Code:
-    """What the log did not take is tried again; clients know no other code for that here."""
+    """Make refusals of the log retriable; clients know no other code for that here."""
     refused = (Code.KAFKA_STORAGE_ERROR, Code.REQUEST_TIMED_OUT, Code.MESSAGE_TOO_LARGE)
     if code in refused:
         return Code.COORDINATOR_NOT_AVAILABLE
     return Code.NOT_COORDINATOR if code == Code.NOT_LEADER_OR_FOLLOWER else code
 
 
-# -- who takes part
+# -- the participants
 
 
 async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AddPartitionsToTxnResponse: all of its partitions take part, or none.
+    """Return an AddPartitionsToTxnResponse: all of its partitions take part, or none.
 
     The form of version 4 on is for brokers alone, and refused.
     """
@@ -151,7 +150,7 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
 async def _participants(
     worker: Worker, request: Request, topics: Sequence[Any]
 ) -> tuple[list[Participant], dict[tuple[str, int], Code]]:
-    """The partitions that are there, and those that are not."""
+    """Return the partitions that are there, and those that are not."""
     found: dict[Participant, None] = {}
     unknown: dict[tuple[str, int], Code] = {}
     shards = worker.routes.shards
@@ -174,7 +173,7 @@ async def _participants(
 
 
 async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An AddOffsetsToTxnResponse: a group takes part."""
+    """Return an AddOffsetsToTxnResponse: a group takes part."""
     body = request.body
     if not request.permits.transaction(Op.WRITE, body.transactional_id):
         return {"error_code": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
@@ -243,13 +242,13 @@ def _late(transactional_id: str) -> Superseded:
     )
 
 
-# -- how it ends
+# -- the end
 
 
 async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """An EndTxnResponse: answered once all who take part can be told of it no more than once.
+    """Return an EndTxnResponse: answered once no participant can be told of it a second time.
 
-    Raises Superseded where it came on a connection that its client has given up.
+    Raise Superseded if it came on a connection that its client has given up.
     """
     body = request.body
     refused = {"producer_id": -1, "producer_epoch": -1}

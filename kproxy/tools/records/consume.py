@@ -197,16 +197,25 @@ class _Reading:
             }
         )
         self._open: set[Part] | None = None
+        self._ours: set[Part] = set()
+        """Of a group: what this member may print and commit."""
         if group is not None:
             queues = sorted({name for name, _ in found})
-            self._consumer.subscribe(queues, on_assign=self._assigned)
+            self._consumer.subscribe(
+                queues, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            )
             return
         self._open = {part for part, span in found.items() if self._goes_on(part, span.first)}
         places = [TopicPartition(*part, found[part].first) for part in sorted(self._open)]
         self._consumer.assign(places)
 
     def _assigned(self, consumer: Any, parts: list[Any]) -> None:
-        self._open = {(part.topic, part.partition) for part in parts}
+        """Begin with what the group gives; who follows waits for more where that is nothing."""
+        self._ours = {(part.topic, part.partition) for part in parts}
+        self._open = None if self._follow else set(self._ours)
+
+    def _revoked(self, consumer: Any, parts: list[Any]) -> None:
+        self._ours.clear()
 
     def _goes_on(self, part: Part, offset: int) -> bool:
         """Whether a partition has more to read from an offset on."""
@@ -222,7 +231,12 @@ class _Reading:
         while self._open is None or self._open:
             first = self._consumer.poll(_WAIT_S)
             some = [] if first is None else [first, *self._consumer.consume(_AT_ONCE, 0)]
-            yield [message for message in some if self._is_wanted(message)]
+            yield [one for one in some if self._is_ours(one) and self._is_wanted(one)]
+
+    def _is_ours(self, message: Any) -> bool:
+        """Whether the group has left a partition here: what is not is printed by its next owner."""
+        part = message.topic(), message.partition()
+        return self._group is None or message.error() is not None or part in self._ours
 
     def _is_wanted(self, message: Any) -> bool:
         error, part = message.error(), (message.topic(), message.partition())

@@ -7,11 +7,12 @@ from typing import BinaryIO
 import click
 
 from kproxy.common.errors import CannotStart
-from kproxy.tools.records.text import Field, Record, from_json, parsed
+from kproxy.tools.records.text import Field, Record, from_json, in_range, parsed
 
 _CHUNK = 1 << 18
 _RECORD_BYTES_MAX = 100 << 20
 """The largest request that kproxy takes."""
+_DIGITS_MAX = 20
 _READ = "kvhdp"
 """The fields that an input may have."""
 _NEWLINE = b"\n"
@@ -98,10 +99,14 @@ def _fields(piece: bytes, parts: list[Field | bytes]) -> Record:
         field = None
     if field is not None:
         found[field] = piece
-    return Record(
+    record = Record(
         found.get("k"), found.get("v"), headers_of(found.get("h", b"")),
         _number(found, "d"), _number(found, "p"),
     )  # fmt: skip
+    try:
+        return in_range(record)
+    except ValueError as error:
+        raise BadRecord(str(error)) from None
 
 
 def headers_of(text: bytes) -> list[tuple[str, bytes | None]]:
@@ -117,6 +122,6 @@ def headers_of(text: bytes) -> list[tuple[str, bytes | None]]:
 
 def _number(found: dict[str, bytes], field: str) -> int:
     text = found.get(field, b"")
-    if text and not text.isdigit():
+    if text and not (text.isdigit() and len(text) <= _DIGITS_MAX):
         raise BadRecord(f"%{field} is a whole number, not {text[:50]!r}")
     return int(text) if text else -1

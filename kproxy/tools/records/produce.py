@@ -237,7 +237,7 @@ class _Sender:
     def give_up(self) -> None:
         """Report what was sent and is unanswered, after SIGINT."""
         self._producer.flush(1)
-        if left := len(self._producer):
+        if left := len(self._producer) + len(self._again):
             self._producer.purge(blocking=False)
             complain(f"stopped: {left} records were not acknowledged")
             self.refused += left

@@ -15,6 +15,7 @@ FIELDS = {
     "k": "key", "v": "value", "h": "headers", "d": "timestamp (ms since 1970)",
     "p": "partition", "o": "offset", "t": "queue",
 }  # fmt: skip
+TIMESTAMP_MAX, PARTITION_MAX = (1 << 63) - 1, (1 << 31) - 1
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)|([^%\\]+)", re.S)
 
@@ -119,21 +120,37 @@ def from_json(line: bytes) -> Record:
 
     Raises ValueError with a line for a person.
     """
-    found = json.loads(line)
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(found, dict):
         raise ValueError('a record is an object: {"key": "k", "value": "v"}')
     headers = found.get("headers") or ()
     if isinstance(headers, dict):
         headers = [{"key": name, "value": value} for name, value in headers.items()]
-    if not all(isinstance(one, dict) and isinstance(one.get("key"), str) for one in headers):
+    if not isinstance(headers, list | tuple) or not all(
+        isinstance(one, dict) and isinstance(one.get("key"), str) for one in headers
+    ):
         raise ValueError('headers are an object, or a list of {"key": "k", "value": "v"}')
+    for one in headers:
+        one["key"].encode()  # the client library ends the process over half a character
     numbers = [found.get(name, -1) for name in ("timestamp", "partition")]
     if not all(isinstance(one, int) for one in numbers):
         raise ValueError("timestamp and partition are whole numbers")
-    return Record(
-        _bytes(found, "key"), _bytes(found, "value"),
-        [(one["key"], _bytes(one, "value")) for one in headers], *numbers,
+    return in_range(
+        Record(
+            _bytes(found, "key"), _bytes(found, "value"),
+            [(one["key"], _bytes(one, "value")) for one in headers], *numbers,
+        )
     )  # fmt: skip
+
+
+def in_range(record: Record) -> Record:
+    """Return a record whose numbers a batch has room for. Raises ValueError."""
+    if record.timestamp > TIMESTAMP_MAX or record.partition > PARTITION_MAX:
+        raise ValueError(f"a timestamp is {TIMESTAMP_MAX} at most, and a partition {PARTITION_MAX}")
+    return record
 
 
 def _bytes(found: dict[str, Any], name: str) -> bytes | None:

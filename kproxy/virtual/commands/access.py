@@ -12,7 +12,7 @@ from kproxy.virtual.rows.kinds import RowKind
 
 @of_kind(
     Kind.SECURE,
-    DiskUse.ALWAYS,  # what somebody may do no more does not wait for disk
+    DiskUse.ALWAYS,  # a right that is taken away does not wait for disk
     by_items,
     publishes=(RowKind.SECURED,),
     answered_across_workers=True,

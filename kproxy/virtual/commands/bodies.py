@@ -12,7 +12,7 @@ def body_of(**values: Any) -> bytes:
 
 
 def values_of(envelope: Envelope) -> dict[str, Any]:
-    """Return the values of a body. Raises ValueError where it is no JSON."""
+    """Return the values of a body. Raise ValueError where it is no JSON."""
     decoded = orjson.loads(envelope.body)
     assert isinstance(decoded, dict)
     return decoded

@@ -18,7 +18,7 @@ from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
 
 BATCHES_MAX = 1000
-"""In one of these commands."""
+"""The most batches in one of these commands."""
 
 _FORM = 1
 # First what has the place of a batch's base offset and length, for who looks for damaged frames.
@@ -29,13 +29,13 @@ _COUNT_AT = 14
 _LENGTH = struct.Struct(">I")
 _REMOVED = struct.Struct(">Q")
 _NOW, _SPLIT, _BY_TIME = 1, 2, 4
-"""What a LATER has: a batch that does not wait, the header of the batch that was split; whether its
-producer is remembered by its time."""
+"""The flags of a LATER: a batch that does not wait, the header of the batch that was split; whether
+its producer is remembered by its time."""
 
 Made = bytes | bytearray
 """A batch."""
 Span = tuple[int, int]
-"""Where a batch lies in a body: position, length."""
+"""A batch's place in a body: position, length."""
 
 
 def _weight_of_later(envelope: Envelope) -> int:
@@ -43,7 +43,7 @@ def _weight_of_later(envelope: Envelope) -> int:
 
 
 def _spans(body: bytes | memoryview, at: int, count: int) -> list[Span]:
-    """Of `count` batches, whose lengths are here."""
+    """Return the spans of `count` batches, whose lengths are here."""
     position = at + count * _LENGTH.size
     found = []
     for (length,) in _LENGTH.iter_unpack(body[at:position]):
@@ -83,7 +83,7 @@ class Later(NamedTuple):
         key: PartitionKey, later: Sequence[Made], *, now: bytes = b"", split: bytes = b"",
         delay_ms: int = 0, time_ms: int, look_ms: int, by_time: bool = False,
     ) -> Envelope:  # fmt: skip
-        """`split`: the header of the client's batch, where no batch here begins with that."""
+        """Make an envelope; `split`: the client's batch header, if no batch here begins with it."""
         batches = [now, *later] if now else later
         flags = (_NOW if now else 0) | (_SPLIT if split else 0) | (_BY_TIME if by_time else 0)
         size = len(split) + sum(_LENGTH.size + len(data) for data in batches)
@@ -94,7 +94,7 @@ class Later(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Later":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         delay_ms, _, form, flags, count = _LATER.unpack_from(body)
         if form != _FORM:
@@ -152,7 +152,7 @@ class Due(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Due":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         look_ms, _, form, gone, now, later = _DUE.unpack_from(body)
         if form != _FORM:

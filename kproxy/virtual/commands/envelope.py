@@ -26,7 +26,7 @@ Body = bytes | memoryview
 
 
 class Kind(IntEnum):
-    """What an envelope asks for; `virtual.commands` has a class for each."""
+    """The kind of an envelope; `virtual.commands` has a class for each."""
 
     FOREIGN = 0
     APPEND = 1
@@ -77,7 +77,7 @@ class Kind(IntEnum):
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it
 COPY_BYTES = 16 + HEAD.size + COPIED.size
-"""What a segment needs for a batch that is copied forward, beside its records: 16 are its frame."""
+"""The bytes that a segment needs for a copied batch, beside its records: 16 are its frame."""
 
 
 class Envelope:
@@ -108,7 +108,7 @@ class Envelope:
         self.body = body
         self.writer = writer
         self.counter = counter
-        self.header: BatchHeader | None = None  # of the batch that an APPEND carries, once read
+        self.header: BatchHeader | None = None  # the batch that an APPEND carries, once read
 
     def head(self) -> bytes:
         return HEAD.pack(
@@ -127,7 +127,7 @@ class Envelope:
 
 
 def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
-    """Read an envelope that fills `data` from `position` on. Raises ValueError."""
+    """Read an envelope that fills `data` from `position` on. Raise ValueError."""
     if len(data) - position < HEAD_BYTES:
         raise ValueError("an envelope is shorter than its head")
     kind, form, queue_id, partition, number, time_ms, writer, counter = HEAD.unpack_from(
@@ -148,13 +148,13 @@ def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
 
 
 def record_key(envelope: Envelope) -> bytes:
-    """The key of the Kafka record that carries an envelope; the value is its body."""
+    """Return the key of the Kafka record that carries an envelope; the value is its body."""
     head = envelope.head()
     return head + _CRC.pack(crc32c(envelope.body, crc32c(head)))
 
 
 def from_record(key: bytes | None, value: bytes | None) -> Envelope:
-    """The envelope of a Kafka record; FOREIGN where someone else wrote it."""
+    """Return the envelope of a Kafka record; FOREIGN if someone else wrote it."""
     body = value or b""
     if key is not None and len(key) == HEAD_BYTES + _CRC.size:
         head = key[:HEAD_BYTES]

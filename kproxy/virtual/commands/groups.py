@@ -38,7 +38,7 @@ class ChangeGroup(NamedTuple):
         level: int,
         time_ms: int,
     ) -> Generator[None, None, Envelope]:
-        """The envelope, from members as their coordinator has them. Yields every few rows."""
+        """Yield the envelope, from members as their coordinator has them. Rest every few rows."""
         said = {
             "group": group,
             "after": after,

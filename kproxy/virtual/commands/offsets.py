@@ -60,7 +60,7 @@ class CommitOffsets(NamedTuple):
     ordered: bool = False
 
     def envelope(self, level: int) -> Envelope:
-        """The envelope as this level has it."""
+        """Return the envelope as this level has it."""
         return Envelope(Kind.COMMIT, time_ms=self.time_ms, body=self._encode(level))
 
     def _encode(self, level: int) -> bytes:
@@ -86,7 +86,7 @@ class CommitOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "CommitOffsets":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_commit(bytes(envelope.body), envelope.time_ms)
 
 
@@ -112,7 +112,7 @@ def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
 
 
 def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
-    """The first logs name no member, and do not say whether rewinds are refused."""
+    """Return a commit of the first logs: it names no member and allows or denies no rewind."""
     return CommitOffsets(
         values["group"],
         values.get("member", ""),
@@ -139,7 +139,7 @@ class DeleteOffsets(NamedTuple):
     partitions: list[PartitionKey]
 
     def envelope(self, level: int) -> Envelope:
-        """The envelope as this level has it."""
+        """Return the envelope as this level has it."""
         return Envelope(Kind.DELETE_OFFSETS, body=self._encode(level))
 
     def _encode(self, level: int) -> bytes:
@@ -153,7 +153,7 @@ class DeleteOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "DeleteOffsets":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_deletion(bytes(envelope.body))
 
 
@@ -184,7 +184,7 @@ class ExpireOffsets(NamedTuple):
     again_ms: int = 0
 
     def envelope(self, level: int) -> Envelope:
-        """The envelope as this level has it."""
+        """Return the envelope as this level has it."""
         return Envelope(Kind.EXPIRE, number=self.again_ms, body=self._encode(level))
 
     def _encode(self, level: int) -> bytes:
@@ -200,7 +200,7 @@ class ExpireOffsets(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireOffsets":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return _decode_expiry(bytes(envelope.body), envelope.number)
 
 
@@ -235,7 +235,7 @@ def _text(text: str) -> bytes:
 
 
 def _text_at(body: bytes, at: int) -> tuple[str, int]:
-    """Text and the position behind it."""
+    """Return text and the position behind it."""
     start = at + _LENGTH.size
     end = start + _LENGTH.unpack_from(body, at)[0]
     return body[start:end].decode(), end

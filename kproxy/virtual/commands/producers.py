@@ -44,7 +44,7 @@ class ForgetProducers(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ForgetProducers":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         if body[0] != _FORM:
             raise later_form("a command FORGET_PRODUCERS", body[0])

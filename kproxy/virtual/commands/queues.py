@@ -19,7 +19,7 @@ _QUEUE_ROWS = (
 
 
 def _partitions(envelope: Envelope) -> int:
-    """How many partitions a body names, without decoding it."""
+    """Return how many partitions a body names, without decoding it."""
     found = _PARTITIONS.search(envelope.body)
     return int(found[1]) if found else 0
 
@@ -189,7 +189,7 @@ _REFUSED = b"\1"
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
 )
 class QueueReady(NamedTuple):
-    """In the home shard: all other shards have folded what it decided at `as_of`.
+    """A note in the home shard: all other shards have folded what it decided at `as_of`.
 
     `refused`: but that of its source has no room for its route.
     """

@@ -50,7 +50,7 @@ class Copy:
     carries_batch=True,
 )
 class Replace:
-    """As COPY, of a batch that compaction has made smaller, or makes smaller with this.
+    """A COPY of a batch that compaction has made smaller, or makes smaller with this.
 
     `time_ms`: the generation that it replaces, and the new one (`generations`). It has no effect
     where the batch is of another generation: it was made from what is not there any more.
@@ -58,17 +58,17 @@ class Replace:
 
     @staticmethod
     def generations(envelope: Envelope) -> tuple[int, int]:
-        """The generation that is replaced, and the new one."""
+        """Return the generation that is replaced, and the new one."""
         return divmod(envelope.time_ms & 0xFFFF, 256)
 
     @staticmethod
     def is_routed(envelope: Envelope) -> bool:
-        """Whether the batch came from another queue (`rows.ROUTED`); of a COPY as well."""
+        """Return whether the batch came from another queue (`rows.ROUTED`); of a COPY as well."""
         return bool(envelope.time_ms & ROUTED)
 
 
 ROUTED = 1 << 16
-"""In the time of a COPY or REPLACE."""
+"""The bit in the time of a COPY or REPLACE."""
 _COMPACTED = struct.Struct(">QQQQqQQ")
 _REMOVED = struct.Struct(">QB")
 

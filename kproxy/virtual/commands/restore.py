@@ -12,9 +12,9 @@ languages count; a batch's row has room for 2^56."""
 
 
 def first_offset(next_offset: int, time_ms: int) -> int:
-    """Where a log goes on that was restored at this time, and would have gone on at `next_offset`.
+    """Return where a log restored at this time goes on, if it ended at `next_offset`.
 
-    What the lost end of the log gave out, and what an earlier restore of the same backup did, lies
+    Offsets that the lost end of the log gave out, and an earlier restore of the same backup, lie
     before it: producer ids are log offsets.
     """
     return max(next_offset, time_ms * OFFSETS_PER_MS)
@@ -25,7 +25,7 @@ def first_offset(next_offset: int, time_ms: int) -> int:
     publishes=(RowKind.RESTORED, RowKind.TRANSACTION),
 )  # fmt: skip
 class Restored(NamedTuple):
-    """What the log has before this comes from a backup: what came behind that is lost.
+    """A note that the log before this comes from a backup: what came behind that is lost.
 
     Transactions that are open are aborted, and whoever has a transactional id's producer id from
     before is fenced: epochs of it may have been given out that the log does not know.

@@ -25,7 +25,7 @@ TARGETS_MAX = 1000
 """The most targets of one SHIP; `routes.cutting` puts about half as many into one."""
 
 _FORM = 1
-_FORM_AFTER = 2  # of a SHIP: it says where its cut begins
+_FORM_AFTER = 2  # a SHIP that says where its cut begins
 _CUT = struct.Struct(">BQHI")
 # First what has the place of a batch's base offset and length, for who looks for damaged frames.
 _SHIP = struct.Struct(">QIB16sHBQqHH")
@@ -44,7 +44,7 @@ _KEY = struct.Struct(">H")
     answered_across_workers=True,
 )  # fmt: skip
 class DefineRoute(NamedTuple):
-    """In the home shard of the queue name `source`: a route, or with `spec` "" that it is gone.
+    """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
 
     Void where a later one of its definer was there before. `as_of`: a log offset of the definer's
     home shard.
@@ -92,7 +92,7 @@ class Cut(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Cut":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         form, through, parts, made = _CUT.unpack_from(body)
         if form != _FORM:
@@ -151,7 +151,7 @@ class Ship(NamedTuple):
         only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str],
         plain: str = "", after: int = -1,
     ) -> Envelope:  # fmt: skip
-        """`batches`: (target, its batch). `plain`: the target that is made without `configs`.
+        """Make an envelope; `batches`: (target, its batch). `plain`: it is made without `configs`.
 
         `after` needs the level SHIPS_FROM.
         """
@@ -177,7 +177,7 @@ class Ship(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Ship":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = envelope.body
         through, _, form, definer, part, only, salt, look_ms, length, count = _SHIP.unpack_from(
             body
@@ -209,7 +209,7 @@ class Ship(NamedTuple):
     Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
 )  # fmt: skip
 class ForgetLanded(NamedTuple):
-    """Nothing comes any more of these routes: their sources or definers are gone, for long.
+    """The end of these routes: their sources or definers are gone, for long.
 
     Void for what was used after `time_ms`. `forwarded`: keys of FORWARDED rows of such sources;
     they need the level FORGETS_FROM, and have no time: whoever sends this has waited.

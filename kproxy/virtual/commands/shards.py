@@ -14,7 +14,7 @@ class Claim(NamedTuple):
     writer: int = 0
 
     def envelope(self) -> Envelope:
-        """The log that sends it fills in the writer."""
+        """Return the envelope; the log that sends it fills in the writer."""
         return Envelope(Kind.CLAIM, writer=self.writer)
 
     @staticmethod
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
 
 @of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items)
 class Foreign(NamedTuple):
-    """In the place of a record of the data topic that no kproxy wrote."""
+    """A stand-in for a record of the data topic that no kproxy wrote."""
 
     def envelope(self) -> Envelope:
         return Envelope(Kind.FOREIGN)

@@ -2,8 +2,8 @@
 
 - SHARE_SET, from the group's coordinator to the shards of the queues: make share partitions, give
   them another start, or drop them. Its *epoch* is the group's version: a late one is void. A
-  dropped share partition leaves nothing that would make a late one void. What such a one has made
-  is older than the group is `since`: whoever makes it for the group does so anew.
+  dropped share partition leaves nothing that would make a late one void. A share partition
+  that such a one has made is older than the group is `since`: the group makes it anew.
 - SHARE, by the owner of a queue's shard alone: what becomes of records.
 - SHARE_QUEUES, in the group's shard: which queues have share partitions.
 - SHARE_LOOK: where share partitions stand. It changes nothing.
@@ -33,7 +33,7 @@ DEAD_LETTERS = 1
 """The stream of dead letters, in FORWARD."""
 
 _FORM = 1
-_FORM_PASSED_ON = 2  # of a FORWARD
+_FORM_PASSED_ON = 2  # the form of a FORWARD
 _HEAD = struct.Struct(">BHI")
 _SET = struct.Struct(">16sIBQqq")
 _SHARE = struct.Struct(">16sIQQII")
@@ -56,7 +56,7 @@ def _head(group: str, count: int) -> bytes:
 
 
 def _head_of(envelope: Envelope) -> tuple[bytes, str, int, int]:
-    """(body, group, count, where the rest begins). Raises ValueError for a later form."""
+    """Return (body, group, count, where the rest begins). Raise ValueError for a later form."""
     body = bytes(envelope.body)
     form, length, count = _HEAD.unpack_from(body)
     if form != _FORM:
@@ -66,7 +66,7 @@ def _head_of(envelope: Envelope) -> tuple[bytes, str, int, int]:
 
 
 class ShareAction(IntEnum):
-    """What SHARE_SET does with a share partition."""
+    """The action of SHARE_SET on a share partition."""
 
     INITIALISE = 0  # make it, where the group has none
     RESET = 1  # give it another start, and forget what is done
@@ -111,7 +111,7 @@ class SetShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "SetShares":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         changes = [
             ShareChange((QueueId(queue_id), index), ShareAction(action), epoch, start, since_ms)
@@ -123,7 +123,7 @@ class SetShares(NamedTuple):
 
 
 class Cause(IntEnum):
-    """Why records were archived."""
+    """The reason why records were archived."""
 
     NONE = 0  # a gap, an aborted transaction, what is not there any more
     REJECTED = 1
@@ -131,7 +131,7 @@ class Cause(IntEnum):
 
 
 OWED = 0x80
-"""In the cause of a run: the dead-letter queue is to have these records."""
+"""The bit in the cause of a run: the dead-letter queue is to have these records."""
 
 
 class Run(NamedTuple):
@@ -144,7 +144,7 @@ class Run(NamedTuple):
 
 
 class ShareRuns(NamedTuple):
-    """What becomes of records of a share partition. `epoch`: its row's. Runs are ascending."""
+    """The new states of a share partition's records. `epoch`: its row's. Runs are ascending."""
 
     key: PartitionKey
     epoch: int
@@ -185,7 +185,7 @@ class ChangeShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ChangeShares":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         partitions = []
         for _ in range(count):
@@ -203,7 +203,7 @@ class ChangeShares(NamedTuple):
 
 @of_kind(Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, publishes=(RowKind.SHARE_QUEUE,))
 class NoteShareQueues(NamedTuple):
-    """In the group's shard: of so many partitions of a queue there are share partitions; 0: none.
+    """A note in the group's shard: a queue has so many share partitions; 0: none.
 
     Without effect if the group is not `after` any more.
     """
@@ -219,7 +219,7 @@ class NoteShareQueues(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "NoteShareQueues":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         queues = [
             (QueueId(queue_id), partitions)
@@ -230,11 +230,11 @@ class NoteShareQueues(NamedTuple):
 
 @of_kind(Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, answered_across_workers=True)
 class LookAtShares(NamedTuple):
-    """Asks the fold where share partitions stand.
+    """A question to the fold where share partitions stand.
 
     The outcome's `numbers` has for each: its start, -1 where there is none or it is not resolved,
-    and how many records it has still to deliver or to see acknowledged, -1 likewise. That is below
-    0 where it begins behind the end: so many are to be written before there is one for it.
+    and how many records it has still to deliver or to see acknowledged, -1 likewise. A lag is below
+    0 if it begins behind the end: so many are to be written before there is one for it.
     """
 
     group: str
@@ -247,7 +247,7 @@ class LookAtShares(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "LookAtShares":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, group, count, at = _head_of(envelope)
         keys = [
             (QueueId(queue_id), index)
@@ -257,7 +257,7 @@ class LookAtShares(NamedTuple):
 
 
 FORWARD_BYTES = _FORWARD.size
-"""What a FORWARD has behind its batch, beside the group's name."""
+"""The bytes that a FORWARD has behind its batch, beside the group's name."""
 
 
 @of_kind(
@@ -296,7 +296,7 @@ class Forward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Forward":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         at = len(body) - _FORWARD.size
         form, stream, queue_id, index, *places, length = _FORWARD.unpack_from(body, at)
@@ -315,14 +315,14 @@ def is_passed_on(envelope: Envelope) -> bool:
 
 
 def batch_of(envelope: Envelope) -> memoryview:
-    """The batch that a FORWARD begins with: no more of it is read."""
+    """Return the batch that a FORWARD begins with: no more of it is read."""
     (length,) = _LENGTH.unpack_from(envelope.body, len(envelope.body) - _LENGTH.size)
     return memoryview(envelope.body)[: len(envelope.body) - _FORWARD.size - length]
 
 
 @of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, publishes=(RowKind.FORWARD_TARGET,))
 class AimForward(NamedTuple):
-    """In the source's shard: where a stream goes from now on.
+    """A note in the source's shard: where a stream goes from now on.
 
     It is logged before the first FORWARD there. So who has to send again what may have been taken
     sends it to where it was sent before, whatever is set by then. `after`: the log offset of the
@@ -340,7 +340,7 @@ class AimForward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "AimForward":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         if body[0] != _FORM:
             raise later_form("a command AIM_FORWARD", body[0])
@@ -352,7 +352,7 @@ class AimForward(NamedTuple):
 
 @of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))
 class SettleForward(NamedTuple):
-    """What was owed was taken, or given up: places of DEAD_LETTER rows."""
+    """The places of DEAD_LETTER rows that were taken, or given up."""
 
     places: Sequence[tuple[int, int]]
 
@@ -362,7 +362,7 @@ class SettleForward(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "SettleForward":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body, _, count, at = _head_of(envelope)
         found = list(_PLACE.iter_unpack(body[at : at + count * _PLACE.size]))
         return SettleForward(found)

@@ -1,4 +1,4 @@
-"""What the code around the fold needs to know of a kind of envelope, without decoding it.
+"""The traits of a kind of envelope that the code around the fold needs, without decoding it.
 
 `of_kind` puts a class and its traits into `COMMANDS` and `TRAITS`. Importing `virtual.commands`
 fills both.
@@ -13,11 +13,11 @@ from kproxy.virtual.rows.kinds import RowKind
 
 TURN = 1000
 """Most units of weight applied in one turn of the loop; a heavier envelope is applied alone."""
-_ITEM_BYTES = 60  # of a command that lists offsets or members: about one in a unit
+_ITEM_BYTES = 60  # bytes of a command that lists offsets or members: about one in a unit
 
 
 class DiskUse(IntEnum):
-    """When the log accepts a kind although the disk is filling up."""
+    """The rule by which the log accepts a kind although the disk is filling up."""
 
     ALWAYS = 0  # it frees disk, or is small and a deletion waits for it
     MODEST = 1  # while half of `disk_free_bytes_min` is free
@@ -25,17 +25,17 @@ class DiskUse(IntEnum):
 
 
 def one(envelope: Envelope) -> int:
-    """The weight of an append: the unit, about 10 µs."""
+    """Return the weight of an append: the unit, about 10 µs."""
     return 1
 
 
 def by_items(envelope: Envelope) -> int:
-    """The weight of a command that lists things."""
+    """Return the weight of a command that lists things."""
     return 1 + len(envelope.body) // _ITEM_BYTES
 
 
 def turn(envelope: Envelope) -> int:
-    """The weight of a command that changes as many rows as only the state knows."""
+    """Return the weight of a command that changes as many rows as only the state knows."""
     return TURN
 
 
@@ -44,7 +44,7 @@ class Traits(NamedTuple):
 
     disk: DiskUse
     weight: Callable[[Envelope], int]
-    """What applying one costs, from the envelope alone; never less than 1."""
+    """The cost of applying one, from the envelope alone; never less than 1."""
     publishes: frozenset[RowKind] = frozenset()
     """The kinds of published rows that applying one may change."""
     answered_across_workers: bool = False

@@ -53,7 +53,7 @@ _COMMIT = struct.Struct(">qhiI")
 _OFFSET = struct.Struct(">16sIqi?I")
 _COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
-_ITEM_BYTES = 20  # of a partition's name
+_ITEM_BYTES = 20  # bytes of a partition's name
 
 
 def _text(value: str) -> bytes:
@@ -68,7 +68,7 @@ def _text_at(body: bytes, at: int) -> tuple[str, int]:
 
 
 def _body_of(envelope: Envelope, at: int = 0) -> bytes:
-    """Raises ValueError for a form of a later kproxy."""
+    """Return the body, whose form is at `at`. Raise ValueError for one of a later kproxy."""
     body = bytes(envelope.body)
     if body[at] != _FORM:
         raise later_form(f"a command {Kind(envelope.kind).name}", body[at])
@@ -80,7 +80,8 @@ def _weight_of_partitions(envelope: Envelope) -> int:
 
 
 def _weight_of_marker(envelope: Envelope) -> int:
-    """A partition takes three units; a group may have as many offsets as one MARKER settles."""
+    """Return the weight of a MARKER: a partition takes three units; a group may have as many
+    offsets as one MARKER settles."""
     if len(envelope.body) < CONTROL_BATCH_BYTES + _MARKER.size:
         return 1  # none that kproxy wrote
     *_, partitions, groups = _MARKER.unpack_from(envelope.body, CONTROL_BATCH_BYTES)
@@ -112,7 +113,7 @@ class InitProducer(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "InitProducer":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         timeout_ms, expected_id, expected_epoch = _INIT.unpack_from(body, 1)
         name = body[1 + _INIT.size :].decode()
@@ -153,7 +154,7 @@ class Enlist(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Enlist":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
         name, at = _text_at(body, 1 + _PRODUCER.size)
@@ -186,7 +187,7 @@ class Begin(NamedTuple):
     epoch: int
     version: int
     number: int
-    tag: bytes  # of the transactional id (`transaction_rows.tag_of`)
+    tag: bytes  # the transactional id's (`transaction_rows.tag_of`)
     partitions: Sequence[PartitionKey]
     groups: Sequence[str]
     time_ms: int
@@ -201,7 +202,7 @@ class Begin(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Begin":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
         keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
@@ -227,13 +228,13 @@ def _named_at(
 
 
 class EndCause:
-    """Why a transaction ends."""
+    """The reason why a transaction ends."""
 
     CLIENT = 0
     TIMEOUT = 1
-    """It was open for too long: whoever has its epoch is fenced."""
+    """The transaction was open for too long: any holder of its epoch is fenced."""
     OPERATOR = 2
-    """As TIMEOUT; the transaction is named by its number alone."""
+    """A TIMEOUT by an operator; the transaction is named by its number alone."""
 
 
 @of_kind(
@@ -267,7 +268,7 @@ class End(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "End":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version, flags, number = _END.unpack_from(body, 1)
         name = body[1 + _END.size :].decode()
@@ -308,12 +309,12 @@ class Marker(NamedTuple):
             _FORM, self.producer_id, self.epoch, self.number, self.commit,
             len(self.partitions), len(self.groups),
         ) + _named(self.partitions, self.groups)  # fmt: skip
-        # Who sends a group's end waits for its outcome; of partitions nothing more can be said.
+        # The sender of a group's end waits for its outcome; of partitions nothing more can be said.
         return Envelope(Kind.MARKER, number=len(self.groups), time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "Marker":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope, CONTROL_BATCH_BYTES)
         _, producer_id, epoch, number, commit, partitions, groups = _MARKER.unpack_from(
             body, CONTROL_BATCH_BYTES
@@ -347,7 +348,7 @@ class Complete(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "Complete":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         return Complete(_body_of(envelope)[1:].decode(), envelope.number, envelope.time_ms)
 
 
@@ -377,7 +378,7 @@ class TransactionCommit(NamedTuple):
     ordered: bool = False
 
     def envelope(self, level: int) -> Envelope:
-        """The envelope as this level has it."""
+        """Return the envelope as this level has it."""
         parts = [
             bytes([_ORDERED if level >= ORDERED_FROM else _FORM]),
             _COMMIT.pack(self.producer_id, self.epoch, self.generation, len(self.offsets)),
@@ -394,7 +395,7 @@ class TransactionCommit(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "TransactionCommit":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = bytes(envelope.body)
         ordered = body[0] == _ORDERED
         if not ordered:
@@ -442,6 +443,6 @@ class ExpireTransaction(NamedTuple):
 
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireTransaction":
-        """Raises ValueError for a form of a later kproxy."""
+        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         name = _body_of(envelope)[1:].decode()
         return ExpireTransaction(name, envelope.number, envelope.time_ms)

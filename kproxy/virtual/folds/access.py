@@ -9,7 +9,7 @@ from kproxy.virtual.state import State
 
 
 class SecurityFold:
-    """Applies SECURE to a shard's state."""
+    """The application of SECURE to a shard's state."""
 
     def __init__(self, state: State) -> None:
         self._state = state

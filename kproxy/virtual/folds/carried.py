@@ -26,7 +26,7 @@ SEVERAL = (Kind.MARKER, Kind.SHIP, *DELAYS)
 def carried(
     state: State, log_offset: int, envelope: Envelope, location: LogLocation
 ) -> Iterator[Carried]:
-    """The batches of an APPEND, a FORWARD, a MARKER, a SHIP, a LATER or a DUE; others have none.
+    """Yield the batches of an APPEND, a FORWARD, a MARKER, a SHIP, a LATER or a DUE, if any.
 
     A SHIP names queues. One that has such a name now, and was made behind it, is another.
     """

@@ -35,7 +35,7 @@ _NEVER = (1 << 63) - 1
 
 
 def remove_waiting(state: State, key: PartitionKey, last_offset: int) -> None:
-    """A batch of this hidden partition does not wait any more."""
+    """Remove a batch of this hidden partition that does not wait any more."""
     batch = state.batch_at(key, last_offset)
     if batch is not None:
         state.count_dead(batch)
@@ -53,7 +53,7 @@ def file_at(state: State, key: PartitionKey, due_ms: int) -> None:
 
 
 class DelayFold:
-    """Applies to a shard's state what waits there."""
+    """The application of delays to a shard's state."""
 
     def __init__(self, state: State, participants: ParticipantFold, *, shared: bool) -> None:
         self._state = state
@@ -69,7 +69,7 @@ class DelayFold:
         return self._any
 
     def later(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Of what waits nobody is told an offset: the outcome's number is -1."""
+        """Put records aside. The outcome's number is -1: waiting ones have no offset."""
         state, asked = self._state, Later.decode(envelope)
         key, header = asked.key, asked.header
         row = state.partition(key)
@@ -115,7 +115,7 @@ class DelayFold:
         self, key: PartitionKey, row: Partition, body: Body, spans: Sequence[Span],
         location: LogLocation, log_offset: int,
     ) -> tuple[int, int]:  # fmt: skip
-        """Put batches aside. How many records they have, and when the first of them is due.
+        """Put batches aside. Return how many records they have, and when the first of them is due.
 
         `row`: of the hidden partition.
         """
@@ -133,7 +133,7 @@ class DelayFold:
         return records, first_ms
 
     def due(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number is how many batches were appended; -1: it is void."""
+        """Append what is due. The outcome's number: how many batches; -1: it is void."""
         state, asked, body = self._state, Due.decode(envelope), envelope.body
         key, aside = asked.key, hidden(asked.key)
         row, waiting_row = state.partition(key), state.partition(aside)
@@ -164,7 +164,7 @@ class DelayFold:
         self, aside: PartitionKey, row: Partition, gone: Sequence[Batch | None],
         removed: Sequence[int], left: int,
     ) -> None:  # fmt: skip
-        """Nothing is looked for where nothing waits any more, as far as that is known."""
+        """Move the start over what is gone, and to the end once nothing is known to wait."""
         for last_offset, batch in zip(removed, gone, strict=True):
             if batch is not None and last_offset - batch.last_delta == row.log_start:
                 row.log_start = last_offset + 1
@@ -178,7 +178,7 @@ class DelayFold:
         return Outcome(code)
 
     def drop(self, queue_id: QueueId, indexes: Iterable[int]) -> None:
-        """Partitions are gone, and with them what waits for them. The sweeper has the rest."""
+        """Drop what waits for partitions that are gone. The sweeper has the rest."""
         if not self.any_delays:
             return
         for index in indexes:
@@ -191,5 +191,5 @@ class DelayFold:
 
 
 def _part(location: LogLocation, span: Span) -> LogLocation:
-    """Where a batch of a body lies."""
+    """Return where a batch of a body lies."""
     return LogLocation(location.segment, location.position + span[0], span[1])

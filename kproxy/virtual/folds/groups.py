@@ -41,10 +41,10 @@ ALLOW_REWIND = "allow-rewind"
 
 
 class GroupFold:
-    """Applies the commands of groups to a shard's state."""
+    """The application of groups' commands to a shard's state."""
 
     def __init__(self, state: State, *, alone: bool) -> None:
-        """`alone`: every queue lives in this shard, so a commit to one that does not is refused."""
+        """Set up; `alone`: every queue is in this shard; a commit to an absent one is refused."""
         self._state = state
         self._alone = alone
         self._settling = MovedStart(state)
@@ -110,7 +110,7 @@ class GroupFold:
         return Outcome(Code.NONE, codes=tuple(codes))
 
     def note_commit(self, log_offset: int, group: str, time_ms: int) -> None:
-        """A group has an offset: it is made, if there is none, and is not empty."""
+        """Note that a group has an offset: it is made, if there is none, and is not empty."""
         head = self.head(group)
         if head is None:
             made = GroupRow(version=log_offset, empty_since_ms=time_ms, look_ms=time_ms)
@@ -121,7 +121,7 @@ class GroupFold:
             )
 
     def _member_fault(self, group: str, head: GroupRow | None, member: str, epoch: int) -> Code:
-        """As Kafka's groups validate a commit; without members it is anyone's to make."""
+        """Return a commit's fault as Kafka's groups do; without members anyone may make it."""
         if epoch < 0 and (head is None or not head.members):
             return Code.NONE
         row = self._state.get(group_rows.member_key(group, member))
@@ -134,7 +134,7 @@ class GroupFold:
     def _commit_one(
         self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int, ordered_at: int
     ) -> Code:
-        """`ordered_at`: the log offset to keep; -1: none."""
+        """Commit one offset; `ordered_at`: the log offset to keep; -1: none."""
         key = asked.key
         if self._alone and self._state.partition(key) is None:
             return Code.UNKNOWN_TOPIC_ID
@@ -145,8 +145,8 @@ class GroupFold:
         return Code.NONE
 
     def _rewinds(self, group: str, head: GroupRow | None, asked: OffsetCommit) -> bool:
-        """Whether a commit goes back where its queue denies that."""
-        # Who commits without being a member to a group that is used by members is resetting it.
+        """Return whether a commit goes back although its queue denies that."""
+        # A commit without a member id to a group with members is an administrator's reset.
         reset = head is not None and head.kind != "offsets" and not head.members
         if not asked.deny or reset or asked.metadata.startswith(ALLOW_REWIND):
             return False
@@ -160,7 +160,7 @@ class GroupFold:
     # -- offsets of transactions
 
     def commit_fault(self, group: str, member: str, generation: int) -> Code:
-        """Of a transaction's commit: anybody may make it who does not say that it is a member.
+        """Return the fault of a transaction's commit: anybody may make it without a member id.
 
         Codes are those of classic groups, as in Kafka.
         """
@@ -173,11 +173,11 @@ class GroupFold:
         return Code.ILLEGAL_GENERATION if fault == Code.STALE_MEMBER_EPOCH else fault
 
     def takes(self, key: PartitionKey) -> bool:
-        """Whether an offset of this partition can be committed, as far as this shard knows."""
+        """Return whether this partition's offset can be committed, as far as the shard knows."""
         return not self._alone or self._state.partition(key) is not None
 
     def pending_fault(self, group: str, asked: OffsetCommit) -> Code:
-        """Why an offset of a transaction is refused."""
+        """Return why an offset of a transaction is refused."""
         if not self.takes(asked.key):
             return Code.UNKNOWN_TOPIC_ID
         rewinds = asked.deny and self._rewinds(group, self.head(group), asked)
@@ -221,7 +221,7 @@ class GroupFold:
         return len(found)
 
     def _is_superseded(self, group: str, key: PartitionKey, pending: PendingOffset) -> bool:
-        """Whether a later commit holds."""
+        """Return whether a later commit holds."""
         known = self._state.committed(group, key)
         later = known is not None and known.log_offset > pending.log_offset
         return later or pending.superseded
@@ -284,7 +284,7 @@ class GroupFold:
         return [rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Offsets that were old when looked at, if they still are what was looked at.
+        """Expire offsets that were old when looked at, if they still are what was looked at.
 
         One stays while an open transaction has staged another of its partition.
         Whether any are left is not looked at here: earlier kproxies swept those of dead queues
@@ -335,9 +335,9 @@ class GroupFold:
 
 
 class _Waiting:
-    """Whose offsets of a group wait for the end of a transaction, for one command.
+    """The producers whose offsets of a group wait for the end of a transaction, for one command.
 
-    Of a few producers all are named, whatever the partition. Else it is looked up.
+    If they are few all are named, whatever the partition. Else it is looked up.
     """
 
     def __init__(self, state: State, group: str) -> None:
@@ -351,7 +351,7 @@ class _Waiting:
                 self._keys = state.keys_of(RowKind.PENDING_BY_PARTITION)
 
     def producers(self, key: PartitionKey) -> list[int]:
-        """Those that may have an offset of this partition waiting."""
+        """Return the producers that may have an offset of this partition waiting."""
         if self._few is not None:
             return self._few
         found = self._keys.between(*PENDING_BY_PARTITION.range(self._group, key))

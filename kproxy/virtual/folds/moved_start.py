@@ -4,7 +4,7 @@ from kproxy.virtual.state import State
 
 
 class MovedStart:
-    """Where the range is read on that was read last: RocksDB would step over what was deleted.
+    """The key from which the last range is read on: RocksDB would step over what was deleted.
 
     It follows from what was folded: a fold that begins anew reads from the range's start.
     """
@@ -14,7 +14,8 @@ class MovedStart:
         self._start = self._moved = b""
 
     def some(self, start: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """As `State.some`; what this gives is deleted, and nothing is put before its last key."""
+        """Return `State.some`; what this gives is deleted, and nothing is put before its last
+        key."""
         moved = self._moved if start == self._start else start
         found = self._state.some(moved, end, count)
         if found:
@@ -22,5 +23,5 @@ class MovedStart:
         return found
 
     def forget(self) -> None:
-        """Something is put that may lie before."""
+        """Forget the place: something is put that may lie before."""
         self._start = self._moved = b""

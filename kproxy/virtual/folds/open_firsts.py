@@ -1,8 +1,8 @@
-"""Finds a partition's earliest open transaction without a walk over those that have ended.
+"""A search for a partition's earliest open transaction without a walk over those that have ended.
 
-Rows by first offset (`l`) say which transactions are open. Where one is open for long, and
-thousands of others come and go behind it, RocksDB would step over all that they left: so what was
-opened beside another one is kept in memory, as offsets. It follows from the rows: a fold that
+Rows by first offset (`l`) say which transactions are open. When one is open for long, and thousands
+of others come and go behind it, RocksDB would step over all that they left: so the transactions
+opened beside another one are kept in memory, as offsets. It follows from the rows: a fold that
 begins anew knows nothing, and looks at the rows once.
 """
 
@@ -16,7 +16,7 @@ from kproxy.virtual.types import PartitionKey
 
 PARTITIONS_MAX = 1000
 OFFSETS_MAX = 200_000
-"""Of all partitions; those that were not looked at for longest are forgotten."""
+"""The most offsets of all partitions; those that were not looked at for longest are forgotten."""
 
 
 class _Known:
@@ -37,7 +37,7 @@ class OpenFirsts:
         self._offsets = 0
 
     def begun(self, key: PartitionKey, first_offset: int) -> None:
-        """A transaction has its first record there, and another is open before it."""
+        """Note that a transaction has its first record there, and another is open before it."""
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = _Known(first_offset)
@@ -49,7 +49,7 @@ class OpenFirsts:
             self._offsets -= len(forgotten.firsts)
 
     def ended(self, key: PartitionKey, first_offset: int) -> None:
-        """A transaction that began there has ended."""
+        """Note that a transaction that began there has ended."""
         known = self._known.get(key)
         if known is not None:
             at = bisect_left(known.firsts, first_offset)

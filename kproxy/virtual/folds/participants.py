@@ -2,11 +2,11 @@
 
 A BEGIN, or an ENLIST in the coordinator's own shard, opens a transaction in a partition: an
 `OpenTransaction` row. A transactional batch needs one of its producer and epoch. A MARKER closes
-it; where the transaction has records, it takes an offset in the partition, as a control batch.
-Where it has none nothing is written, and no offset is taken (Kafka takes one).
+it; where the transaction has records, it takes an offset in the partition, as a control batch. For
+a transaction without records nothing is written, and no offset is taken (Kafka takes one).
 
-A transaction's number tells a late command of an earlier transaction from one of this. What a shard
-remembers of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
+A transaction's number tells a late command of an earlier transaction from one of this. A shard's
+memory of a producer, `TransactionalProducer`, keeps a late BEGIN from opening what has ended.
 """
 
 from kproxy.common.errors import Code
@@ -41,7 +41,7 @@ _NO_RECORD = -1
 
 
 class ParticipantFold:
-    """Applies to a shard's state what transactions do in its partitions and groups."""
+    """The application of transactions to a shard's partitions and groups."""
 
     def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
         self._state = state
@@ -52,7 +52,7 @@ class ParticipantFold:
     # -- beginning
 
     def begin(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """INVALID_TXN_STATE: it comes too late."""
+        """Begin a transaction here. INVALID_TXN_STATE: it comes too late."""
         return Outcome(self.take_part(Begin.decode(envelope)))
 
     def take_part(self, asked: Begin) -> Code:
@@ -97,7 +97,7 @@ class ParticipantFold:
     def fault(
         self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
     ) -> Code:
-        """What keeps a batch, which is none that is repeated, from the transaction it is for."""
+        """Return what keeps a batch that is no repetition from the transaction it is for."""
         if not header.is_transactional:
             if row.first_open < 0:
                 return Code.NONE
@@ -114,7 +114,7 @@ class ParticipantFold:
     def note_records(
         self, key: PartitionKey, row: Partition, header: BatchHeader, base_offset: int
     ) -> None:
-        """A transactional batch was taken; `row` is still to be put."""
+        """Note that a transactional batch was taken; `row` is still to be put."""
         producer_id = header.producer_id
         opened = self.open_of(key, producer_id)
         assert opened is not None
@@ -137,7 +137,7 @@ class ParticipantFold:
     # -- the end
 
     def end(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number says how many pending offsets are left: for another MARKER."""
+        """End a transaction. The outcome's number: pending offsets left for another MARKER."""
         marker = Marker.decode(envelope)
         header = read_header(marker.batch)
         place = LogLocation(location.segment, location.position, CONTROL_BATCH_BYTES)
@@ -182,7 +182,8 @@ class ParticipantFold:
         place: LogLocation,
         firsts: Keys,
     ) -> bool:
-        """Whether the marker took an offset there. `firsts`: keys of OPEN_FIRST rows."""
+        """End it in a partition; return whether the marker took an offset. `firsts`: OPEN_FIRST
+        keys."""
         state, producer_id = self._state, marker.producer_id
         opened = self.open_of(key, producer_id)
         if opened is None or opened.number != marker.number:
@@ -205,7 +206,7 @@ class ParticipantFold:
         return True
 
     def forget_marker(self, key: PartitionKey, offset: int) -> None:
-        """Compaction has removed what lay here: of what an abort marker ended, nothing is left."""
+        """Forget what an abort marker ended: compaction has removed it, and nothing is left."""
         aborted_key = ABORTED.key(key, offset)
         if self._state.get(aborted_key) is not None:
             self._state.put(aborted_key, None)
@@ -213,7 +214,7 @@ class ParticipantFold:
     # -- groups
 
     def commit(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Offsets wait for the end of their transaction; codes as of `GroupFold.commit`."""
+        """Let offsets wait for the end of their transaction; codes as of `GroupFold.commit`."""
         asked = TransactionCommit.decode(envelope)
         state, group = self._state, asked.group
         group_key = OPEN_GROUPS.key(group, asked.producer_id)
@@ -240,7 +241,7 @@ class ParticipantFold:
         return Outcome(Code.NONE, codes=tuple(codes))
 
     def _end_in_group(self, log_offset: int, group: str, marker: Marker) -> int:
-        """How many pending offsets are left there."""
+        """End it in a group; return how many pending offsets are left there."""
         state, producer_id = self._state, marker.producer_id
         group_key = OPEN_GROUPS.key(group, producer_id)
         opened = OPEN_GROUPS.get(state.get, group, producer_id)
@@ -259,7 +260,7 @@ class ParticipantFold:
         return left
 
     def forget_producer(self, producer_id: int, used_ms: int) -> Outcome:
-        """A producer was not used for long, if it was not used since."""
+        """Forget a producer that was not used for long, if it was not used since."""
         known = self._producer(producer_id)
         if known is None or known.used_ms != used_ms:
             return Outcome(Code.INVALID_TXN_STATE)

@@ -1,7 +1,7 @@
 """The fold's part for routes: which records are passed on next, and what of them has landed.
 
-Where a record goes follows from its bytes and its epoch alone, never from a setting as it is now:
-two owners agree. The fold refuses nothing of what is shipped but what was taken before.
+A record's target follows from its bytes and its epoch alone, never from a setting as it is now: two
+owners agree. The fold refuses nothing of what is shipped but what was taken before.
 """
 
 import json
@@ -40,7 +40,7 @@ FILTER, CONFIGS = "kproxy.route.filter", "kproxy.route.configs"
 UNROUTABLE = "kproxy.route.unroutable"
 FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
 ROUTE_SETTINGS = b'"kproxy.route.'
-"""In the body of a CREATE of a queue that defines a route."""
+"""The mark in the body of a CREATE of a queue that defines a route."""
 ROUTE_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
 _ID = struct.Struct(">QQ")
 _TIME_MASK = (1 << 47) - 1
@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
 
 def definitions_between(before: Queue | None, after: Queue | None) -> dict[str, str]:
-    """What a queue that was made, changed or deleted has to tell: specs by the source's name."""
+    """Return what a made, changed or deleted queue has to tell: specs by the source's name."""
     was = None if before is None else source_of(before.configs, before.name)
     now = None if after is None else source_of(after.configs, after.name)
     told = {} if was is None or was == now else {was: ""}
@@ -65,20 +65,20 @@ def definitions_between(before: Queue | None, after: Queue | None) -> dict[str, 
 
 
 def source_of(configs: Mapping[str, str], name: str) -> str | None:
-    """The name of the queue that a queue with these settings has a route from."""
+    """Return the name of the queue that a queue with these settings has a route from."""
     if configs.get(TO):
         return name
     return configs.get(FROM) or None
 
 
 def spec_of(queue: Queue) -> bytes:
-    """What says where records go, by the settings of the queue that defines it."""
+    """Return the spec of where records go, by the settings of the queue that defines it."""
     spec = {name: queue.configs[name] for name in ROUTE_SPEC if name in queue.configs}
     return json.dumps({"name": queue.name, **spec}, sort_keys=True).encode()
 
 
 def told_of(work: Iterable[Sequence[Any]]) -> list[Told]:
-    """Routes as ASSIGN_PARTITIONS carries them."""
+    """Return routes as ASSIGN_PARTITIONS carries them."""
     return [
         Told(QueueId(bytes.fromhex(definer)), spec.encode(), bool(from_start))
         for definer, spec, from_start in work
@@ -86,12 +86,12 @@ def told_of(work: Iterable[Sequence[Any]]) -> list[Told]:
 
 
 def to_tell(routes: Iterable[Told]) -> list[list[Any]]:
-    """Of `told_of` the other way."""
+    """Return routes for `told_of` to read."""
     return [[one.definer.hex(), one.spec.decode(), one.from_start] for one in routes]
 
 
 def crowded(source: str, queue: Queue | None = None) -> Outcome:
-    """A route is refused, as its source has as many as it may."""
+    """Refuse a route, as its source has as many as it may."""
     message = (
         f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
         f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
@@ -101,7 +101,7 @@ def crowded(source: str, queue: Queue | None = None) -> Outcome:
 
 
 class RouteFold:
-    """Applies to a shard's state what routes do."""
+    """The application of routes to a shard's state."""
 
     def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool) -> None:
         self._state = state
@@ -110,7 +110,7 @@ class RouteFold:
         self._shared = shared
         self._any_defined: bool | None = None  # not looked at yet
 
-    # -- who defines routes, in the home shard of the source's name
+    # -- the definers of routes, in the home shard of the source's name
 
     @property
     def any_defined(self) -> bool:
@@ -147,14 +147,15 @@ class RouteFold:
                 return Code.POLICY_VIOLATION if spec else None
             others.remove(min(gone, key=lambda one: one.as_of))
         first = before is None or before.from_start
-        # What was passed on once is not passed on again; one that was never told of may begin so.
+        # Records that were passed on once are not passed on again; one that was never told of may
+        # begin so.
         from_start = first and (asked.from_start if spec else before is None)
         made = Definition(asked.definer, asked.as_of, from_start, spec)
         self._put_definitions(asked.source, [*others, made])
         return None if spec == (b"" if before is None else before.spec) else Code.NONE
 
     def refusal(self, before: Queue | None, after: Queue) -> Outcome | None:
-        """Why a queue is not made, or does not become so, for its routes or those from it."""
+        """Return why a queue is not made, or not changed, for its routes or those from it."""
         if after.configs:
             source = self._crowded(before, after)
             if source is not None:
@@ -169,9 +170,9 @@ class RouteFold:
         return None
 
     def _crowded(self, before: Queue | None, after: Queue) -> str | None:
-        """The source that has as many routes as it may, where a queue is to have one more.
+        """Return the source that has as many routes as it may, if a queue is to have one more.
 
-        Of sources whose home is asked at once; others answer for themselves.
+        Only sources whose home is asked at once count; others answer for themselves.
         """
         for source, spec in definitions_between(before, after).items():
             if spec and (self._shards == 1 or source == after.name):
@@ -182,7 +183,7 @@ class RouteFold:
         return None
 
     def _chained(self, before: Queue | None, after: Queue) -> str | None:
-        """What is wrong with a queue that is to get records by a route while others take its."""
+        """Return what is wrong with a queue that gets records by a route while others take its."""
         source = after.configs.get(FROM)
         if not source or (before and before.configs.get(FROM) == source):
             return None
@@ -194,13 +195,13 @@ class RouteFold:
         )
 
     def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
-        """Whether a queue of this name has as many routes as it may."""
+        """Return whether a queue of this name has as many routes as it may."""
         queue = self._state.queue(source)
         most = route_rows.routes_max(1 if queue is None else queue.wanted)
         return sum(bool(one.spec) for one in known) >= most
 
     def _spread_too_far(self, queue: Queue) -> str | None:
-        """What is wrong with so many partitions of a queue that has routes, for people."""
+        """Return what is wrong with so many partitions of a queue that has routes, for people."""
         routes = len(self.routes_from(queue.name))
         if routes <= route_rows.routes_max(queue.wanted):
             return None
@@ -208,14 +209,14 @@ class RouteFold:
         return f"a queue that {routes} routes are from may have at most {most} partitions"
 
     def forget(self, source: str, definer: QueueId) -> None:
-        """A queue is gone that had a route of its own: nobody tells of it any more."""
+        """Forget the definition of a queue that is gone: nobody tells of it any more."""
         known = self._definitions(source)
         left = [one for one in known if one.definer != definer]
         if len(left) < len(known):
             self._put_definitions(source, left)
 
     def routes_from(self, source: str) -> list[Told]:
-        """All routes from a queue of this name."""
+        """Return all routes from a queue of this name."""
         found = self._definitions(source)
         return [Told(one.definer, one.spec, one.from_start) for one in found if one.spec]
 
@@ -224,7 +225,7 @@ class RouteFold:
     def tell(
         self, queue_id: QueueId, indexes: Iterable[int], routes: Sequence[Told], as_of: int
     ) -> None:
-        """All routes of these partitions from now on; others than these end."""
+        """Define all routes of these partitions from now on; others than these end."""
         told = {one.definer: one for one in routes}
         known: dict[int, dict[QueueId, bytes]] = {}
         for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
@@ -266,7 +267,7 @@ class RouteFold:
         self._state.file(ROUTES.key(source, definer), route.encode())
 
     def cut(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number is where the cut ends. NOT_LEADER_OR_FOLLOWER: it is void."""
+        """Note a cut; the outcome's number is its end. NOT_LEADER_OR_FOLLOWER: it is void."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         source, definer, after, through, parts, made = Cut.decode(envelope)
@@ -294,10 +295,10 @@ class RouteFold:
             row.any_routes = False
         self._state.put_partition(source, row)
 
-    # -- what is shipped
+    # -- shipping
 
     def ship(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number says how many targets took their batch; -1: it is void.
+        """Append what is shipped. The outcome's number: targets that took a batch; -1: it is void.
 
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
@@ -342,7 +343,7 @@ class RouteFold:
         return Outcome(Code.NONE, taken, numbers=(len(made),), made=(*made, *settled))
 
     def _is_unused(self, queue: Queue) -> bool:
-        """Whether all partitions of a queue are here, and none has ever had a record."""
+        """Return whether all partitions of a queue are here, and none has ever had a record."""
         for index in range(queue.wanted):
             row = self._state.partition((queue.queue_id, index))
             if row is None or row.next_offset:
@@ -350,7 +351,7 @@ class RouteFold:
         return True
 
     def _settled(self, log_offset: int, queue: Queue, configs: dict[str, str]) -> Queue:
-        """A queue that somebody has looked up before its first record, as the route makes it."""
+        """Return a queue that was looked up before its first record, as the route makes it."""
         changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
         self._state.put_queue(changed)
         if self._shared:
@@ -358,8 +359,8 @@ class RouteFold:
         return changed
 
     def _is_cut(self, asked: Ship) -> bool:
-        """Whether the log has the cut that this is of; where the source is in another shard, it has
-        been asked there."""
+        """Return whether the log has the cut that this is of; a source in another shard has been
+        asked there."""
         if self._state.partition(asked.source) is None:
             return self._shards > 1
         route = route_rows.route_in(self._state.get, asked.source, asked.definer)
@@ -368,7 +369,7 @@ class RouteFold:
     def _ship_to_definer(
         self, log_offset: int, asked: Ship, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        """To a queue that has asked for them: to another of its name nothing goes."""
+        """Ship to a queue that has asked for them: another of its name gets nothing."""
         ((name, position, length, _),) = asked.targets
         target = asked.definer, 0
         row = self._state.partition(target)
@@ -385,7 +386,7 @@ class RouteFold:
     def _make(
         self, log_offset: int, asked: Ship, name: str, number: int, configs: dict[str, str]
     ) -> Queue:
-        """A target that is not there: of one partition, as nobody says otherwise."""
+        """Return a target that is not there: of one partition, as nobody says otherwise."""
         salt = asked.salt - asked.salt % self._shards + self._shard  # as `home_of` has it
         queue_id = QueueId(_ID.pack((asked.time_ms & _TIME_MASK) << 16 | number, salt))
         queue = Queue(
@@ -421,7 +422,7 @@ class RouteFold:
 
 
 def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:
-    """A route whose records go elsewhere from the next offset on."""
+    """Return a route whose records go elsewhere from the next offset on."""
     epochs = route.epochs
     if epochs[-1].start >= row.next_offset or len(epochs) >= EPOCHS_MAX:
         epochs = (*epochs[:-1], Epoch(epochs[-1].start, spec))
@@ -431,7 +432,7 @@ def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:
 
 
 def _needed(epochs: tuple[Epoch, ...], landed: int) -> tuple[Epoch, ...]:
-    """Without those that nothing is left of."""
+    """Return the epochs without those that nothing is left of."""
     first = 0
     while first + 1 < len(epochs) and epochs[first + 1].start <= landed:
         first += 1

@@ -50,7 +50,7 @@ from kproxy.virtual.types import PartitionKey
 
 
 class ShareFold:
-    """Applies to a shard's state what share groups do."""
+    """The application of share groups to a shard's state."""
 
     def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
         self._state = state
@@ -60,7 +60,7 @@ class ShareFold:
     # -- share partitions
 
     def set(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """What is not there, or was set by a later command, is left as it is."""
+        """Set share partitions; leave those absent or set by a later command."""
         asked = SetShares.decode(envelope)
         for change in asked.changes:
             self._set(asked, change)
@@ -93,7 +93,7 @@ class ShareFold:
         start = _start_of(change.start, partition)
         made = SharePartition(start, start, 0, change.epoch, asked.time_ms, change.since_ms)
         self._put(change.key, group, made)
-        self._state.touched.add(change.key)  # who waits there looks again
+        self._state.touched.add(change.key)  # waiting readers look again
 
     def _put(self, key: PartitionKey, group: str, row: SharePartition) -> None:
         self._state.put(SHARE_PARTITIONS.key(key, group), SHARE_PARTITIONS.encode(row))
@@ -104,7 +104,7 @@ class ShareFold:
     # -- records
 
     def change(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Codes for each partition: UNKNOWN_TOPIC_OR_PARTITION where it is not the same any more.
+        """Change states. Each partition's code: UNKNOWN_TOPIC_OR_PARTITION if it is another now.
 
         The outcome's code is NOT_LEADER_OR_FOLLOWER, and nothing changes, where it was not the
         owner who said so.
@@ -138,7 +138,7 @@ class ShareFold:
         self._put(key, group, window.written())
         return Code.NONE
 
-    # -- what others ask
+    # -- reads for others
 
     def look(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         group, keys = LookAtShares.decode(envelope)
@@ -148,7 +148,7 @@ class ShareFold:
         return Outcome(Code.NONE, numbers=tuple(numbers))
 
     def note_queues(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """NOT_COORDINATOR: the group is another by now."""
+        """Note queues of a group. NOT_COORDINATOR: the group is another by now."""
         group, after, queues = NoteShareQueues.decode(envelope)
         head = self._groups.head(group)
         if head is None or head.version != after:
@@ -161,7 +161,7 @@ class ShareFold:
     # -- records that are passed on
 
     def forward(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number is the base offset.
+        """Append a FORWARD. The outcome's number is the base offset.
 
         It is -1 where some were taken before; `numbers` is the last position that was.
         """
@@ -184,7 +184,7 @@ class ShareFold:
         return Outcome(Code.NONE, base_offset)
 
     def aim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The owner alone says so: who was it before must not change what it has aimed at."""
+        """Set a stream's target. Only the owner does: an earlier one must not change it."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         source, group, target, after = AimForward.decode(envelope)
@@ -217,7 +217,7 @@ def _start_of(start: int, partition: Partition) -> int:
 
 
 def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
-    """(start, lag) of a share partition; -1 where it is not there or not resolved.
+    """Return (start, lag) of a share partition; -1 if it is not there or not resolved.
 
     Below 0, as in Kafka, where it was reset to what is still to be written.
     """
@@ -260,7 +260,7 @@ class _Window:
         return found
 
     def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(chunk, begin, end) in it: what a stretch of offsets is made of."""
+        """Yield (chunk, begin, end) in it: the parts of a stretch of offsets."""
         while start < end:
             chunk, begin = divmod(start, CHUNK)
             upto = min(CHUNK, end - chunk * CHUNK)
@@ -268,7 +268,7 @@ class _Window:
             start = chunk * CHUNK + upto
 
     def pass_to(self, log_start: int) -> None:
-        """The log may begin later by now: what was before it is not counted any more."""
+        """Pass to a later beginning of the log: what was before it is not counted any more."""
         if log_start <= self.start:
             return
         for chunk, begin, end in self._parts(self.start, min(log_start, self._end)):
@@ -277,7 +277,7 @@ class _Window:
         self._end = max(self._end, log_start)
 
     def become(self, first: int, records: int, byte: int) -> list[tuple[int, int]]:
-        """Records become what a run says; runs of those that are terminal by it."""
+        """Change records to a run's state; return runs of those that are terminal by it."""
         if first == self.start and TERMINAL[byte]:
             return self._finish(first + records, byte)
         ended: list[tuple[int, int]] = []
@@ -295,7 +295,7 @@ class _Window:
         return ended
 
     def _finish(self, end: int, byte: int) -> list[tuple[int, int]]:
-        """All from the start on is done: states are not needed, however much compaction took."""
+        """Finish all from the start on: states are not needed, however much compaction took."""
         ended: list[tuple[int, int]] = []
         for chunk, begin, upto in self._parts(self.start, min(end, self._end)):
             for at, behind in _open_runs(self._chunk(chunk), begin, upto):
@@ -318,7 +318,7 @@ class _Window:
             ended.append((first, records))
 
     def written(self) -> SharePartition:
-        """The row as it is now, once the start has moved over what is done."""
+        """Return the row as it is now, once the start has moved over what is done."""
         start, end = self.start, self._end
         for chunk, begin, upto in self._parts(start, end):
             found = self._chunk(chunk).translate(TERMINAL).find(0, begin, upto)
@@ -334,7 +334,7 @@ class _Window:
         return self._row._replace(start=start, end=end, done=self._done)
 
     def drop_chunks(self, kept: int) -> None:
-        """Those that there are before this one."""
+        """Drop the chunks that there are before this one."""
         start, end = self._row.start, self._row.end
         if start < end:
             for chunk in range(start // CHUNK, min(kept, (end - 1) // CHUNK + 1)):
@@ -343,7 +343,7 @@ class _Window:
 
 
 def _open_runs(states: bytearray, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of what is not terminal."""
+    """Yield (first, end) of what is not terminal."""
     terminal = states.translate(TERMINAL)
     while (first := terminal.find(0, begin, end)) >= 0:
         found = terminal.find(1, first, end)
@@ -352,5 +352,5 @@ def _open_runs(states: bytearray, begin: int, end: int) -> Iterator[tuple[int, i
 
 
 def _later(before: int, byte: int) -> int:
-    """What a state becomes: its count never falls."""
+    """Return what a state becomes: its count never falls."""
     return byte & STATE_BITS | max(before, byte) >> COUNT_SHIFT << COUNT_SHIFT

@@ -1,8 +1,8 @@
 """The fold's part for coordinators of transactions: who has which epoch, what is open, how it ends.
 
-What it decides, and its codes, are Kafka's (`TransactionCoordinator`, `TransactionMetadata`;
-KIP-98, KIP-360, KIP-890). Everything is decided here, in log order; a worker that drives a
-transaction on only appends what the rows say, so two of them do no harm.
+The decisions and codes are those of Kafka (`TransactionCoordinator`, `TransactionMetadata`; KIP-98,
+KIP-360, KIP-890). Everything is decided here, in log order; a worker that drives a transaction on
+only appends what the rows say, so two of them do no harm.
 """
 
 from kproxy.common.errors import Code
@@ -48,7 +48,7 @@ _PREPARE = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPA
 
 
 class TransactionFold:
-    """Applies the commands of a coordinator to its shard's state."""
+    """The application of a coordinator's commands to its shard's state."""
 
     def __init__(
         self, state: State, shard: ShardId, shards: int, participants: ParticipantFold
@@ -74,13 +74,13 @@ class TransactionFold:
         self._state.put(TRANSACTIONS.key(transactional_id), TRANSACTIONS.encode(after))
 
     def _new_producer_id(self, log_offset: int) -> int:
-        """Unique for ever: no two commands share shard and log offset."""
+        """Return an id that is unique for ever: no two commands share shard and log offset."""
         return log_offset * self._shards + self._shard
 
     # -- after a restore
 
     def restored(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """All that is open is aborted. `_is_lost` says what becomes of producer ids."""
+        """Abort all that is open after a restore. `_is_lost` says what becomes of producer ids."""
         time_ms = Restored.decode(envelope).time_ms
         self._restored_at = log_offset
         restored = encode_count(log_offset)
@@ -96,16 +96,17 @@ class TransactionFold:
         return Outcome(Code.NONE, log_offset)
 
     def _is_lost(self, row: Transaction) -> bool:
-        """Whether more epochs of this producer id may have been given out than are known here."""
+        """Return whether more epochs of this id may have been given out than are known here."""
         if self._restored_at is None:
             data = self._state.get(RESTORED_KEY)
             self._restored_at = 0 if data is None else decode_count(data)
         return row.producer_id < self._restored_at * self._shards
 
-    # -- who may write
+    # -- the right to write
 
     def init(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The epoch is in the outcome. CONCURRENT_TRANSACTIONS: what was open is being aborted."""
+        """Give a producer its id and epoch. The epoch is in the outcome. CONCURRENT_TRANSACTIONS:
+        what was open is being aborted."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
         name, timeout_ms, expected_id, expected_epoch, time_ms = InitProducer.decode(envelope)
@@ -149,7 +150,7 @@ class TransactionFold:
         return Outcome(Code.NONE, after.producer_id, epoch=after.epoch)
 
     def _fenced(self, log_offset: int, row: Transaction, time_ms: int) -> Transaction:
-        """What is open is aborted; who has its epoch can go on only by INIT_PRODUCER."""
+        """Abort what is open; a holder of its epoch can go on only by INIT_PRODUCER."""
         aborting = row._replace(
             state=TransactionState.PREPARE_ABORT,
             update_ms=time_ms,
@@ -158,10 +159,10 @@ class TransactionFold:
         )
         return self._bumped(log_offset, aborting)
 
-    # -- who takes part
+    # -- the participants
 
     def enlist(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number is the transaction's."""
+        """Enlist participants. The outcome's number is the transaction's."""
         asked = Enlist.decode(envelope)
         if asked.version in (1, SETS_CLOCK) and not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
@@ -216,7 +217,7 @@ class TransactionFold:
             self._put(asked.transactional_id, row, after)
 
     def _begin_here(self, asked: Enlist, number: int, listed: list[Participant]) -> None:
-        """Those of this shard take part at once: who is not listed would not be told of the end."""
+        """Begin at once in this shard: an unlisted participant would not be told of the end."""
         mine = [one for one in listed if one.shard == self._shard]
         if mine:
             begin = Begin(
@@ -227,10 +228,10 @@ class TransactionFold:
             )  # fmt: skip
             self._participants.take_part(begin)
 
-    # -- how it ends
+    # -- the end
 
     def end(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome has the id and epoch that the producer goes on with.
+        """End a transaction. The outcome has the id and epoch that the producer goes on with.
 
         Its code is NONE where the end is decided, now or by an earlier request that this repeats.
         """
@@ -282,14 +283,14 @@ class TransactionFold:
         )
 
     def _end_late(self, log_offset: int, asked: End, row: Transaction | None) -> Outcome:
-        """It was open for too long, if it still is the one that was looked at."""
+        """End one that was open for too long, if it still is the one that was looked at."""
         if row is None or row.state != _ONGOING or row.number != asked.number:
             return Outcome(Code.INVALID_TXN_STATE)
         self._put(asked.transactional_id, row, self._fenced(log_offset, row, asked.time_ms))
         return Outcome(Code.NONE, row.producer_id, epoch=row.epoch)
 
     def _end_by_number(self, log_offset: int, asked: End) -> Outcome:
-        """Whose it is is in the message. INVALID_TXN_STATE: nobody's, or it is ending."""
+        """End one by number; its id is the message. INVALID_TXN_STATE: nobody's, or ending."""
         data = self._state.get(TRANSACTION_NUMBERS.key(asked.number))
         if data is None:
             return Outcome(Code.INVALID_TXN_STATE)
@@ -298,7 +299,7 @@ class TransactionFold:
         return outcome._replace(message=named.transactional_id)
 
     def _end_fault(self, asked: End, row: Transaction) -> Code | None:
-        """Kafka's tables of EndTxn: what answers a request that changes nothing; None: it does."""
+        """Return what EndTxn answers to a request that changes nothing; None: it does."""
         bumps = asked.version >= 2
         over_rotation = (
             asked.producer_id == row.previous_producer_id
@@ -327,14 +328,14 @@ class TransactionFold:
                 return Code.PRODUCER_FENCED
             return Code.INVALID_TXN_STATE if asked.commit else None
         if repeats:
-            if asked.epoch != row.last_epoch:  # who has this one got it by INIT_PRODUCER
+            if asked.epoch != row.last_epoch:  # a holder of this one got it by INIT_PRODUCER
                 return Code.PRODUCER_FENCED
             same = row.state == _COMPLETE[asked.commit]
             return Code.NONE if same else Code.INVALID_TXN_STATE
         return Code.INVALID_TXN_STATE if asked.commit else None
 
     def complete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """The outcome's number says how many who took part are still to be forgotten."""
+        """Complete it. The outcome's number: participants that are still to be forgotten."""
         name, number, time_ms = Complete.decode(envelope)
         row = self._row(name)
         if row is None or not row.state.is_ending or row.number != number:
@@ -352,7 +353,7 @@ class TransactionFold:
         self._put(name, row, after)
         return Outcome(Code.NONE, left)
 
-    # -- what is forgotten
+    # -- forgetting
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         name, producer_id, used_ms = ExpireTransaction.decode(envelope)

@@ -15,9 +15,9 @@ from kproxy.virtual.types import ShardId
 
 SECURITY_SHARD = ShardId(0)
 ACL, USER, QUOTA, SALT = "A", "U", "Q", "S"
-"""What a row is: the first letter of its name."""
+"""The kind of a row: the first letter of its name."""
 SALT_ROW = SALT
-"""What salts of users follow from who are not there: a secret, made with the first user."""
+"""The name of the secret that salts of absent users follow from, made with the first user."""
 _JSON = ord("{")
 
 
@@ -37,7 +37,7 @@ def secured_key(name: str) -> bytes:
 
 
 def decode_secured(data: bytes) -> Secured:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _JSON:
         raise later_form("a row of kind 2", data[0])
     values = orjson.loads(data)
@@ -45,33 +45,33 @@ def decode_secured(data: bytes) -> Secured:
 
 
 def acl_name(binding: Iterable[Any]) -> str:
-    """Of an access rule, which is all in its name (`security.acls.Binding`)."""
+    """Return the name of an access rule, which is all in its name (`security.acls.Binding`)."""
     return ACL + orjson.dumps(list(binding)).decode()
 
 
 def acl_of(name: str) -> list[Any]:
-    """The other way."""
+    """Return the access rule of a name."""
     values: list[Any] = orjson.loads(name[1:])
     return values
 
 
 def user_name(user: str, mechanism: str) -> str:
-    """Of a user's credentials for one SASL mechanism."""
+    """Return the name of a user's credentials for one SASL mechanism."""
     return f"{USER}{mechanism}:{user}"
 
 
 def user_of(name: str) -> tuple[str, str]:
-    """(user, mechanism): the other way."""
+    """Return (user, mechanism) of a name."""
     mechanism, _, user = name[1:].partition(":")
     return user, mechanism
 
 
 def quota_name(entity: Iterable[tuple[str, str | None]], key: str) -> str:
-    """Of one quota of an entity: pairs of its types and names; None is the default's."""
+    """Return the name of an entity's quota: pairs of types and names; None is the default's."""
     return QUOTA + orjson.dumps([sorted(entity, key=str), key]).decode()
 
 
 def quota_of(name: str) -> tuple[tuple[tuple[str, str | None], ...], str]:
-    """(entity, key): the other way."""
+    """Return (entity, key) of a name."""
     entity, key = orjson.loads(name[1:])
     return tuple((kind, value) for kind, value in entity), key

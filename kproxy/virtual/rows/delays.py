@@ -20,7 +20,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 
 class Waiting(NamedTuple):
-    """What waits for a partition. `due_ms`: of what came last with the fixed delay `delay_ms`."""
+    """The records that wait for a partition. `due_ms`: of the last with the fixed `delay_ms`."""
 
     records: int
     batches: int
@@ -30,21 +30,21 @@ class Waiting(NamedTuple):
 
 NOTHING = Waiting(0, 0, 0, 0)
 WAITING_BATCHES = Keys(RowKind.WAITING, "PQQ")
-"""By the partition that readers know, time in ms and the hidden partition's last offset."""
+"""The waiting batches by shown partition, time in ms and the hidden partition's last offset."""
 DELAYS = Rows(RowKind.DELAY, "P", Waiting, "QQqq")
 DELAYS_DUE = Keys(RowKind.DELAY_DUE, "QP")
-"""By time in ms and partition, without a value: look at a partition for what is due."""
+"""The times in ms and partitions, without a value, at which to look for what is due."""
 DELAY_ENTRIES = Keys(RowKind.DELAY_ENTRY, "P")
 """The time under which a partition is filed: others of its rows in the index are stale."""
 
 
 def hidden(key: PartitionKey) -> PartitionKey:
-    """The partition where what is for this one waits."""
+    """Return the hidden partition where the records for this one wait."""
     return key[0], key[1] | HIDDEN
 
 
 def shown(key: PartitionKey) -> PartitionKey:
-    """The partition that what waits in this one is for."""
+    """Return the partition that waiting records of this one are for."""
     return key[0], key[1] & ~HIDDEN
 
 
@@ -57,7 +57,7 @@ def waiting_range(key: PartitionKey, due_ms: int = 0, offset: int = 0) -> tuple[
 
 
 def waiting_in(get: Get, key: PartitionKey) -> Waiting:
-    """Return what waits for a partition. Raises ValueError for a form of a later kproxy."""
+    """Return what waits for a partition. Raise ValueError for a form of a later kproxy."""
     return DELAYS.get(get, key) or NOTHING
 
 

@@ -16,7 +16,7 @@ def group_config_key(group: str) -> bytes:
 
 
 class GroupConfigs(NamedTuple):
-    """What is set of a group. A group of which nothing is set has no such row."""
+    """The settings of a group. A group of which nothing is set has no such row."""
 
     configs: dict[str, str]
     changed_at: int
@@ -27,7 +27,7 @@ class GroupConfigs(NamedTuple):
 
 
 def decode_group_configs(data: bytes) -> GroupConfigs:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _JSON:
         raise later_form("a row of kind E", data[0])
     values = orjson.loads(data)
@@ -35,6 +35,6 @@ def decode_group_configs(data: bytes) -> GroupConfigs:
 
 
 def configs_in(get: Callable[[bytes], bytes | None], group: str) -> GroupConfigs | None:
-    """What is set of a group, as a shard has it."""
+    """Return the settings of a group, as a shard has them."""
     data = get(group_config_key(group))
     return None if data is None else decode_group_configs(data)

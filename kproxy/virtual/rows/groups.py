@@ -1,7 +1,7 @@
 """A group's rows: its head, a member each, and when to look for expired offsets.
 
 A head says which kind of group it is and as of which log offset; a decision taken outside the fold
-names that version and is void if it has changed. What coordinators keep of a member is theirs; the
+names that version and is void if it has changed. The fields of a member are its coordinator's; the
 fold reads its `epoch` alone. A row, and what GROUP says, is JSON or, with level 2, packed: what
 members of many partitions have is bytes, and a GROUP's rows are put as they are.
 """
@@ -25,7 +25,7 @@ Rows = dict[str, Row | None]
 
 
 class Change(NamedTuple):
-    """What a GROUP says: the head's values, how many members there are, rows of some."""
+    """The contents of a GROUP: the head's values, how many members there are, rows of some."""
 
     values: dict[str, Any]
     members: int
@@ -62,7 +62,7 @@ def group_due_key(time_ms: int, group: str) -> bytes:
 
 
 def group_due_of(key: bytes) -> tuple[int, str]:
-    """(time in ms, group) of a key of kind `e`."""
+    """Return (time in ms, group) of a key of kind `e`."""
     return int.from_bytes(key[1:9], "big"), key[9:].decode()
 
 
@@ -79,7 +79,7 @@ class GroupRow:
         False  # no offset was left when it was last looked at, and none was committed since
     )
     values: dict[str, Any] = field(default_factory=dict)
-    """What its coordinator keeps: generation, leader, protocol and the like."""
+    """The values that its coordinator keeps: generation, leader, protocol and the like."""
 
     @property
     def going(self) -> bool:
@@ -117,7 +117,7 @@ def member_epoch(data: bytes) -> int:
 
 
 def encode_member(row: Row, *, packed: bool) -> bytes:
-    """Its epoch comes first: a commit asks for that alone. `packed` rows come with level 2."""
+    """Encode a member, epoch first: commits ask for that alone. `packed` comes with level 2."""
     epoch = int(row["epoch"]).to_bytes(8, "big", signed=True)
     return epoch + (_packed_row(row) if packed else dumps(_plain(row)))
 
@@ -129,7 +129,7 @@ def decode_member(data: bytes) -> Row:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """All of it as JSON has it, bytes as base64: the form of level 1."""
+    """Return all of it as JSON has it, bytes as base64: the form of level 1."""
     found = {key: _text(value) if key in _BYTES else value for key, value in row.items()}
     found["protocols"] = [[name, _text(metadata)] for name, metadata in row["protocols"]]
     return found
@@ -176,13 +176,14 @@ def _unpacked_row(data: bytes) -> Row:
 
 
 def _pack(fields: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
-    """A form byte, fields as JSON with its length in front, then what they say the lengths of."""
+    """Return a form byte, fields as JSON with its length in front, then the bytes that they
+    size."""
     said = dumps(fields)
     return b"".join((_FORM.pack(_PACKED, len(said)), said, *blobs))
 
 
 def _unpack(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """(fields, where the rest begins)."""
+    """Return (fields, where the rest begins)."""
     form, length = _FORM.unpack_from(data, at)
     if form != _PACKED:
         raise ValueError(f"a group has form {form}; this kproxy reads form {_PACKED}")
@@ -196,7 +197,7 @@ def _unpack(data: bytes, at: int) -> tuple[dict[str, Any], int]:
 def encode_change(
     values: dict[str, Any], rows: Rows, *, packed: bool
 ) -> Generator[None, None, bytes]:
-    """`values`: what GROUP says of the group itself. Yields every few rows."""
+    """Encode a GROUP; `values`: what it says of the group itself. Rest every few rows."""
     encoded: dict[str, bytes | None] = {}
     for number, (member, row) in enumerate(rows.items(), 1):
         if packed and row is not None:
@@ -211,7 +212,7 @@ def encode_change(
 
 
 def decode_change(body: bytes) -> tuple[dict[str, Any], dict[str, bytes | None]]:
-    """(what it says of the group itself, rows by member; None of one that is gone)."""
+    """Return (what it says of the group itself, rows by member; None of one that is gone)."""
     rows: dict[str, bytes | None] = {}
     if body[0] == _PLAIN:
         values = json.loads(body.decode())

@@ -17,7 +17,7 @@ class _Kind(bytes, Enum):
     byte: int
 
     def __new__(cls, letter: bytes, *traits: str) -> "_Kind":
-        """`published`: the owner publishes such rows. `index`: a scan starts at its lowest key."""
+        """Make a kind; `published` by the owner; `index`: a scan starts at its lowest key."""
         kind = bytes.__new__(cls, letter)
         kind._value_ = letter
         kind.letter = letter
@@ -31,7 +31,7 @@ class _Kind(bytes, Enum):
         return self.letter, bytes([self.byte + 1])
 
     def of(self, key: bytes) -> bool:
-        """Whether this is the key of such a row."""
+        """Return whether this is the key of such a row."""
         return key[:1] == self.letter
 
 
@@ -42,8 +42,8 @@ class RowKind(_Kind):
     NAME = b"i"  # a queue's name by its id
     PARTITION = b"p", "published"  # a queue partition: its ends, size, and last producers
     PRODUCER = b"k", "published"  # an idempotent producer that is not in its partition's row
-    BATCH = b"b"  # where a record batch lies, by its last offset
-    COMPACTION = b"z", "published"  # how far a partition is compacted
+    BATCH = b"b"  # a record batch's place, by its last offset
+    COMPACTION = b"z", "published"  # a partition's progress of compaction
     OFFSET = b"o", "published"  # a committed offset, by group
     OFFSET_BY_QUEUE = b"r"  # that a group has committed on a partition
     GROUP = b"g", "published"  # a group: its kind, version, and what its coordinator keeps
@@ -51,22 +51,22 @@ class RowKind(_Kind):
     GROUP_DUE = b"e", "index"  # when to look for expired offsets of a group
     RETENTION_DUE = b"c", "index"  # when to look at a partition's retention
     RETENTION_ENTRY = b"n"  # a partition's time in that index
-    RETENTION_MARKS = b"5"  # where a partition ended at times, for retention by arrival
+    RETENTION_MARKS = b"5"  # a partition's ends at times, for retention by arrival
     SWEEP_QUEUE = b"x", "published", "index"  # a deleted queue, to be swept
     SWEEP_PARTITION = b"y", "index"  # a trimmed partition, to be swept
     LIVE_BYTES = b"s"  # live bytes of a segment
-    COUNTS = b"F"  # how many queues, partitions, groups and bytes there are, for a log offset
+    COUNTS = b"F"  # numbers of queues, partitions, groups and bytes, for a log offset
     CHECKPOINT = b"m"  # the log offset that the rows stand for
     TERM = b"K", "published"  # the claim that holds, and whose it is
-    PENDING_ASSIGNMENT = b"w", "published"  # what a home shard has to tell other shards of a queue
-    ASSIGNMENT = b"h", "published"  # what another home shard told of its queue
+    PENDING_ASSIGNMENT = b"w", "published"  # a queue's news from its home shard for other shards
+    ASSIGNMENT = b"h", "published"  # a queue's news from another home shard
     NO_EFFECT = b"v", "published"  # an append or a copy that changed nothing, by log offset
     ANNOUNCE = b"a"  # a queue to announce
     UNPUBLISHED = b"d"  # a row that changed since the last publication
-    REBUILD_COUNTER = b"t"  # how far a rebuild has counted a partition
+    REBUILD_COUNTER = b"t"  # a rebuild's progress in a partition
     COMPARE = b"j"  # that a rebuilt copy's queues are to be compared with the queues topic
     TRANSACTION = b"T", "published"  # a transactional id, in its coordinator's shard
-    TRANSACTIONAL_ID = b"B", "published"  # whose a transaction is, by its number
+    TRANSACTIONAL_ID = b"B", "published"  # a transaction's transactional id, by its number
     PARTICIPANT = b"U", "published"  # a partition or group that a transaction has touched
     TRANSACTION_DUE = b"D", "index"  # when to look at a transaction that is open or ending
     TRANSACTION_IDLE = b"I", "index"  # when a transactional id was used last
@@ -78,20 +78,20 @@ class RowKind(_Kind):
     OPEN_GROUP = b"G", "published"  # that a group takes part in a producer's transaction
     PENDING_OFFSET = b"O", "published"  # an offset that is committed once its transaction is
     PENDING_BY_PARTITION = b"Q"  # the same by partition
-    PENDING_COUNT = b"N", "published"  # how many pending offsets there are
-    SHARE_PARTITION = b"S", "published"  # how far a share group is in a partition
-    SHARE_STATES = b"C", "published"  # what became of 256 records of it, a byte each
+    PENDING_COUNT = b"N", "published"  # number of pending offsets
+    SHARE_PARTITION = b"S", "published"  # a share group's progress in a partition
+    SHARE_STATES = b"C", "published"  # states of 256 records of it, a byte each
     SHARE_QUEUE = b"R", "published"  # a queue of a share group, in the group's shard
-    GROUP_CONFIG = b"E", "published"  # what is set of a group, in its shard
+    GROUP_CONFIG = b"E", "published"  # settings of a group, in its shard
     DEAD_LETTER = b"L", "published", "index"  # archived records that a dead-letter queue is to have
-    FORWARDED = b"M", "published"  # how far a partition has taken what another queue passes on
+    FORWARDED = b"M", "published"  # a partition's progress in what another queue passes on
     FORWARD_TARGET = b"W", "published"  # to which partition a source's dead letters go
-    ROUTE = b"P", "published", "index"  # how far a partition's records were passed on, by definer
+    ROUTE = b"P", "published", "index"  # a route's progress in a partition, by definer
     ROUTE_DEFINITION = b"X", "published"  # a route from a queue, by name, in its home shard
     RESTORED = b"9", "published"  # the log offset at which the log goes on after a restore
-    ROUTE_LANDED = b"V", "published"  # what a shard has taken of what a partition passes on
+    ROUTE_LANDED = b"V", "published"  # parts that a shard has taken of what a partition passes on
     WAITING = b"Y"  # a batch that waits until it is due, by time
-    DELAY = b"Z", "published"  # how much waits for a partition
+    DELAY = b"Z", "published"  # number of records that wait for a partition
     DELAY_DUE = b"0", "index"  # when to look at a partition for what is due
     DELAY_ENTRY = b"1"  # a partition's time in that index
     SECURED = b"2", "published"  # an access rule, a user or a quota, in shard 0
@@ -103,11 +103,11 @@ class CatalogueRow(_Kind):
 
     QUEUE = b"q"  # an announced queue by name; a record of the queues topic begins alike
     NAME = b"i"  # a queue's name by its id
-    GROUP = b"g"  # what is set of a group; a record of the queues topic begins alike
+    GROUP = b"g"  # a group's settings; a record of the queues topic begins alike
     SECURED = b"2"  # a row of security; a record of the queues topic begins alike
     DOUBT = b"d"  # the topic's last word on a name may differ from what is cached
     SEEN = b"s"  # while the topic is read again: that it speaks of a name
-    NEXT_OFFSET = b"m"  # how far the topic was read
+    NEXT_OFFSET = b"m"  # the offset up to which the topic was read
     CURRENT = b"c"  # when all of it was
 
 

@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent producers, in its `p` row or in one `k` row each.
+"""The memory of a partition for idempotent producers, in its `p` row or in one `k` row each.
 
 A row of its own says as well when the producer was used, where it is remembered by time: a byte
 that no id begins with, and the time, come before all else.
@@ -34,7 +34,7 @@ _NO_BATCH = BatchMetadata(-1, -1, -1, -1)
 
 
 class ProducerState(NamedTuple):
-    """What one partition remembers of one idempotent producer, newest batch last.
+    """The memory of one partition for one idempotent producer, newest batch last.
 
     Without batches only its epoch is known: its next sequence is 0.
     """
@@ -60,17 +60,18 @@ def decode_producer(data: bytes) -> ProducerState:
 
 
 def with_time(data: bytes, used_ms: int) -> bytes:
-    """The row of its own that a producer gets; 0: it is not remembered by time."""
+    """Return the row of its own that a producer gets; 0: it is not remembered by time."""
     return _TIME.pack(_BY_TIME, used_ms) + data if used_ms else data
 
 
 def used_ms_of(data: bytes) -> int:
-    """When a producer with a row of its own was used last, or later; 0: it does not say."""
+    """Return when a producer with a row of its own was used last, or later; 0: it does not say."""
     return int(_TIME.unpack_from(data)[1]) if data[0] == _BY_TIME else 0
 
 
 def without_time(data: bytes) -> bytes:
-    """A row of its own as it is in the row of a partition. Raises ValueError for a later form."""
+    """Return a row of its own in the form of a partition's row. Raise ValueError for a later
+    form."""
     if data[0] < _FORMS:
         return data
     if data[0] != _BY_TIME:
@@ -79,23 +80,23 @@ def without_time(data: bytes) -> bytes:
 
 
 def producer_end(data: bytes, start: int) -> int:
-    """Where the row of a producer ends that starts there, among others."""
+    """Return where the row of a producer ends that starts there, among others."""
     _, _, count = _PRODUCER.unpack_from(data, start)
     return start + _PRODUCER.size + int(count) * _SENT.size
 
 
 def producer_id_of(data: bytes) -> int:
-    """Of its row, be that a row of its own."""
+    """Return the producer id of a row, be that a row of its own."""
     return int.from_bytes(without_time(data)[:_PRODUCER_ID_BYTES], "big")
 
 
 def producer_start(producer_id: int) -> bytes:
-    """What the row of this producer, and of no other, starts with."""
+    """Return what the row of this producer, and of no other, starts with."""
     return producer_id.to_bytes(_PRODUCER_ID_BYTES, "big")
 
 
 def producer_newest(data: bytes) -> tuple[int, int]:
-    """(epoch, last sequence) without decoding the rest: all that most batches are judged by.
+    """Return (epoch, last sequence) without decoding the rest: all that most batches are judged by.
 
     -1 is the last sequence of a producer without batches.
     """
@@ -107,14 +108,14 @@ def producer_newest(data: bytes) -> tuple[int, int]:
 
 
 def producer_cleared(producer_id: int, epoch: int) -> bytes:
-    """The row of a producer of which only the epoch is known."""
+    """Return the row of a producer of which only the epoch is known."""
     return _PRODUCER.pack(producer_id, epoch, 0)
 
 
 def producer_with(
     data: bytes | None, producer_id: int, epoch: int, sent: tuple[int, int, int, int]
 ) -> bytes:
-    """The row of a producer, None where it is new, with one batch more and no more than five.
+    """Return the row of a producer, None if it is new, with one batch more and no more than five.
 
     `sent`: what a `BatchMetadata` has.
     """

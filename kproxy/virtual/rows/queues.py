@@ -3,7 +3,7 @@
 `virtual.rows.kinds` lists the kinds of rows. This module makes and reads their keys and values;
 those of groups are in `virtual.rows.groups`, those of producers in `virtual.rows.producers`.
 
-A row that will grow names its form in one byte. That byte is the highest one of a number of our own
+A row that will grow names its form in one byte. The form is the highest byte of a number of our own
 that never needs it: the log start of a partition, the segment of a batch, the time of a committed
 offset; for a producer the high half of the number of batches. In a queue's row it follows the
 numbers. A number that a client chooses must not hold the form, because it may be anything. An
@@ -35,7 +35,7 @@ _ANY_SPILLED = 0x8000  # in the number of producers in a `p` row: how many are n
 _ANY_OPEN = 0x4000  # transactions with records: the first offset of the earliest follows
 _ANY_ABORTED = 0x2000
 _ANY_ROUTES = 0x1000
-_BY_TIME = 0x0800  # how many are not in the row takes 32 bits
+_BY_TIME = 0x0800  # the number of those not in the row takes 32 bits
 _PRODUCERS = 0x07FF
 SPILLED_MAX, SPILLED_MAX_BY_TIME = 0xFFFF, 0xFFFF_FFFF
 """Producers of a partition that have rows of their own, without and with `Partition.by_time`."""
@@ -50,11 +50,11 @@ _ASSIGNMENT = struct.Struct(">qi")
 _TERM = struct.Struct(">BQQ")
 
 TOMBSTONE_INDEX = 0xFFFFFFFF
-"""In a `c` row: not a partition but the note of a deleted queue, to be forgotten."""
+"""The index in a `c` row that means the note of a deleted queue, to be forgotten."""
 TOMBSTONE_KEPT_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
 _KEPT = 1 << 60
 HIDDEN = 1 << 30
-"""In the index of a partition that no reader knows: what waits for the one without it."""
+"""The bit in a hidden partition's index: its records wait for the one without it."""
 _HIDDEN_AT, _HIDDEN_BIT = 17, 0x40  # the same in a key
 
 
@@ -73,12 +73,12 @@ _UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
 
 
 def name_of(key: bytes) -> str:
-    """The queue name or group of a key that has nothing else: QUEUE, ANNOUNCE, GROUP."""
+    """Return the queue name or group of a key that has nothing else: QUEUE, ANNOUNCE, GROUP."""
     return key[1:].decode()
 
 
 def queue_id_of(key: bytes) -> QueueId:
-    """The queue of a key that begins with its id."""
+    """Return the queue of a key that begins with its id."""
     return QueueId(key[1:17])
 
 
@@ -99,33 +99,33 @@ def producer_key(queue_id: QueueId, index: int, producer_id: int) -> bytes:
 
 
 def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
-    """The keys of all producers of a partition that have rows of their own: start and end."""
+    """Return the keys of all producers of a partition with rows of their own: start and end."""
     start = _PARTITION_KEY.pack(_PRODUCER_KIND, queue_id, index)
     return start, start + b"\xff" * 8
 
 
 def producers_due_key(used_ms: int, key: PartitionKey) -> bytes:
-    """Without a value: none of a partition's producers was used before, as far as is known."""
+    """Return a key without a value: no producer of a partition was used before, as far as known."""
     return _DUE.pack(_PRODUCERS_DUE_KIND, used_ms, *key)
 
 
 def producers_due_end(time_ms: int) -> bytes:
-    """Where the keys end that were filed at this time or before."""
+    """Return where the keys end that were filed at this time or before."""
     return _PRODUCERS_DUE_KIND + max(0, time_ms + 1).to_bytes(8, "big")
 
 
 def producers_due_of(key: bytes) -> tuple[int, PartitionKey]:
-    """(time in ms, partition) of a key of kind PRODUCERS_DUE."""
+    """Return (time in ms, partition) of a key of kind PRODUCERS_DUE."""
     return retention_due_of(key)
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
-    """Batches are filed by their last offset: a seek to an offset finds the batch that holds it."""
+    """Return a batch's key by its last offset: a seek to an offset finds the batch that has it."""
     return _BATCH_KEY.pack(_BATCH_KIND, queue_id, index, last_offset)
 
 
 def is_hidden(key: bytes) -> bool:
-    """Whether a key of kind PARTITION is of a partition that no reader knows."""
+    """Return whether a key of kind PARTITION is of a partition that no reader knows."""
     return bool(key[_HIDDEN_AT] & _HIDDEN_BIT)
 
 
@@ -134,7 +134,7 @@ def compaction_key(queue_id: QueueId, index: int) -> bytes:
 
 
 def partition_of(key: bytes) -> PartitionKey:
-    """The queue partition that a key of kind `p`, `b`, `r` or `t` belongs to."""
+    """Return the queue partition that a key of kind `p`, `b`, `r` or `t` belongs to."""
     return QueueId(key[1:17]), int.from_bytes(key[17:21], "big")
 
 
@@ -152,23 +152,23 @@ def offset_prefix(group: str) -> bytes:
 
 
 def offset_range(group: str) -> tuple[bytes, bytes]:
-    """Where a group's committed offsets lie, for a scan."""
+    """Return where a group's committed offsets lie, for a scan."""
     prefix = offset_prefix(group)
     return prefix, prefix + b"\xff" * 21
 
 
 def partition_of_offset(key: bytes) -> PartitionKey:
-    """The queue partition that a key of kind `o` belongs to."""
+    """Return the queue partition that a key of kind `o` belongs to."""
     return QueueId(key[-20:-4]), int.from_bytes(key[-4:], "big")
 
 
 def group_of_offset(key: bytes) -> str:
-    """The group that a key of kind OFFSET belongs to."""
+    """Return the group that a key of kind OFFSET belongs to."""
     return key[3:-20].decode()
 
 
 def offsets_by_queue_range(queue_id: QueueId) -> tuple[bytes, bytes]:
-    """The keys that say who has committed on a queue: start and end."""
+    """Return the keys that say who has committed on a queue: start and end."""
     start = RowKind.OFFSET_BY_QUEUE + queue_id
     return start, start + b"\xff" * 5
 
@@ -198,12 +198,12 @@ def encode_live_bytes(count: int) -> bytes:
 
 
 def decode_live_bytes(data: bytes) -> int:
-    """Rows of 8 bytes counted records alone: such a segment is kept whatever dies in it."""
+    """Decode live bytes. A row of 8 bytes counted records alone: its segment is kept."""
     return int.from_bytes(data, "big", signed=True) + (_KEPT if len(data) == 8 else 0)
 
 
 def no_effect_key(log_offset: int) -> bytes:
-    """Without a value: the append at this log offset had no effect."""
+    """Return a key without a value: the append at this log offset had no effect."""
     return RowKind.NO_EFFECT + log_offset.to_bytes(8, "big")
 
 
@@ -220,28 +220,28 @@ def announce_key(name: str) -> bytes:
 
 
 def retention_due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
-    """Without a value: look at a partition for what its retention no longer keeps."""
+    """Return a key without a value: look at a partition for what its retention no longer keeps."""
     return _DUE.pack(_RETENTION_DUE_KIND, max(0, time_ms), queue_id, index)
 
 
 def retention_due_of(key: bytes) -> tuple[int, PartitionKey]:
-    """(time in ms, partition) of a key of kind `c`."""
+    """Return (time in ms, partition) of a key of kind `c`."""
     _, time_ms, queue_id, index = _DUE.unpack(key)
     return time_ms, (QueueId(queue_id), index)
 
 
 def retention_entry_key(queue_id: QueueId, index: int) -> bytes:
-    """The time under which a partition was filed last: it may be filed twice."""
+    """Return the time under which a partition was filed last: it may be filed twice."""
     return _PARTITION_KEY.pack(_RETENTION_ENTRY_KIND, queue_id, index)
 
 
 def published_key(key: bytes) -> bytes:
-    """The key of the row that a key of kind UNPUBLISHED speaks of."""
+    """Return the key of the row that a key of kind UNPUBLISHED speaks of."""
     return key[1:]
 
 
 def counter_key(partition: bytes) -> bytes:
-    """The key of a rebuild's counter, from the key of the partition's row."""
+    """Return the key of a rebuild's counter, from the key of the partition's row."""
     return RowKind.REBUILD_COUNTER + partition[1:]
 
 
@@ -265,7 +265,7 @@ class Term(NamedTuple):
 
 
 def decode_term(data: bytes) -> Term:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form, claim, writer = _TERM.unpack_from(data)
     if form != 1:
         raise later_form("a row of kind K", form)
@@ -273,7 +273,7 @@ def decode_term(data: bytes) -> Term:
 
 
 def compacts(configs: Mapping[str, str]) -> bool:
-    """Whether a queue with these settings is compacted."""
+    """Return whether a queue with these settings is compacted."""
     return "compact" in configs.get("cleanup.policy", "")
 
 
@@ -297,7 +297,7 @@ class Queue:
     route that would have made it gives it its settings. It has none till then."""
 
     def encode(self) -> bytes:
-        """An unasked queue has settings that are there and empty, which an older kproxy reads."""
+        """Encode a queue: an unasked one has empty settings, which an older kproxy reads."""
         configs = json.dumps(self.configs).encode() if self.configs or self.unasked else b""
         return (
             _QUEUE.pack(
@@ -308,7 +308,7 @@ class Queue:
 
 
 _JSON = ord("{")
-_NO_CONFIGS: dict[str, str] = {}  # of the many queues that have none; never changed in place
+_NO_CONFIGS: dict[str, str] = {}  # for the many queues that have none; never changed in place
 
 
 def decode_queue(name: str, data: bytes) -> Queue:
@@ -331,7 +331,7 @@ def decode_queue(name: str, data: bytes) -> Queue:
 
 
 def encode_assignment(as_of: int, partitions: int) -> bytes:
-    """The `h` row: log offset in the home shard, and the queue's partitions as of it."""
+    """Return the `h` row: log offset in the home shard, and the queue's partitions as of it."""
     return _ASSIGNMENT.pack(as_of, partitions)
 
 
@@ -407,7 +407,7 @@ class Partition:
 
 
 def decode_partition(data: bytes) -> Partition:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind p", data[0])
     row = Partition()
@@ -439,13 +439,13 @@ def decode_partition(data: bytes) -> Partition:
 
 
 def remembers_by_time(data: bytes) -> bool:
-    """Whether an encoded partition has producers with rows of their own that are."""
+    """Return whether an encoded partition has producers with rows of their own that are."""
     *_, count = _PARTITION.unpack_from(data)
     return bool(count & _BY_TIME)
 
 
 def partition_ends(data: bytes) -> tuple[int, int]:
-    """Log start and next offset of an encoded partition. Raises ValueError as its decoding does."""
+    """Log start and next offset of an encoded partition. Raise ValueError as its decoding does."""
     if data[0]:
         raise later_form("a row of kind p", data[0])
     log_start, next_offset = _ENDS.unpack_from(data)
@@ -456,10 +456,10 @@ class Batch(NamedTuple):
     """A batch's index row: where its bytes lie, and what is searched by."""
 
     segment: int
-    position: int  # of the batch itself, in the segment's file
+    position: int  # the batch's own, in the segment's file
     length: int
     last_delta: int  # last offset less base offset
-    log_offset: int  # of the APPEND, also for a copy
+    log_offset: int  # the APPEND's, also for a copy
     size_through: int  # the partition's size with this batch
     max_time_ms: int
     max_time_through_ms: int  # over this batch and all before it
@@ -470,7 +470,7 @@ class Batch(NamedTuple):
 
     @property
     def generation(self) -> int:
-        """How often compaction has made it smaller: 1 to 254, then 1 again; 0: never."""
+        """The number of times that compaction made it smaller: 1 to 254, then 1; 0: never."""
         return self.copied - 1 if self.copied else 0
 
     def encode(self) -> bytes:
@@ -486,7 +486,7 @@ GENERATION_MAX = 254
 
 
 class Compaction(NamedTuple):
-    """How far a partition is compacted.
+    """The progress of a partition's compaction.
 
     A record without a value goes once all older ones of its key were gone for as long as
     `delete.retention.ms` says: those before `settled_end` are gone for so long.
@@ -494,7 +494,7 @@ class Compaction(NamedTuple):
 
     clean_end: int  # no key has two values before this offset
     size_through: int  # the partition's size there, of all that was ever appended
-    clean_bytes: int  # of what is left before it, from `log_start` on
+    clean_bytes: int  # bytes that are left before it, from `log_start` on
     pending_end: int  # the `clean_end` of a pass
     pending_ms: int  # and when that was
     settled_end: int
@@ -508,7 +508,7 @@ NOT_COMPACTED = Compaction(0, 0, 0, 0, -1, 0, 0)
 
 
 def decode_compaction(data: bytes) -> Compaction:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind z", data[0])
     return Compaction._make(_COMPACTION.unpack(data))
@@ -523,7 +523,7 @@ _LAST_OFFSET_AT = _BATCH_KEY.size - _LAST_OFFSET.size
 
 
 def stored_batch(key: bytes, data: bytes) -> StoredBatch:
-    """Of a batch's row. Raises ValueError as `decode_batch` does."""
+    """Return the place of a batch's row. Raise ValueError as `decode_batch` does."""
     if data[0]:
         raise later_form("a row of kind b", data[0])
     segment, position, length, last_delta = _STORED.unpack_from(data)
@@ -534,7 +534,7 @@ encode_batch = _BATCH.pack
 """A batch's row from the values of `Batch` in their order: without making one on the hot path."""
 
 ROUTED = b"\1"
-"""Behind the row of a batch that another queue has passed on."""
+"""The end of the row of a batch that another queue has passed on."""
 _MORE = struct.Struct(">?H")  # the same, and a batch's number
 
 
@@ -545,7 +545,8 @@ open in its partition, or an older kproxy has written the row."""
 
 
 def with_number(data: bytes, number: int) -> bytes:
-    """The row of a batch that has one: it is not the first that its partition got at once."""
+    """Return the row of a batch that has a number: it is not the first its partition got at
+    once."""
     return data + _MORE.pack(False, number) if number else data
 
 
@@ -563,7 +564,7 @@ def transaction_of(header: BatchHeader) -> int:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0]:
         raise later_form("a row of kind b", data[0])
     values, more = _BATCH.unpack_from(data), len(data) - _BATCH.size
@@ -574,7 +575,7 @@ def decode_batch(data: bytes) -> Batch:
     return Batch._make((*values, more > 0, 0, NOT_SAID))
 
 
-_COMMITTED_FORM_AT = 12  # of the time
+_COMMITTED_FORM_AT = 12  # in the time
 _ORDERED = 1  # the form of a row that has a log offset
 _ORDERED_TIME = _ORDERED << 56
 
@@ -600,7 +601,7 @@ class Committed(NamedTuple):
 
 
 def decode_committed(data: bytes) -> Committed:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form = data[_COMMITTED_FORM_AT]
     if form == _ORDERED:
         offset, leader_epoch, time_ms, log_offset = _ORDERED_OFFSET.unpack_from(data)

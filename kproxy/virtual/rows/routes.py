@@ -22,10 +22,10 @@ _ROUTE = struct.Struct(">BQQHQQH")
 _EPOCH = struct.Struct(">QI")
 _DEFINITION = struct.Struct(">16sQBI")
 EPOCHS_MAX = 64
-"""Of one route; where there are as many, the last one takes the next one's place. AlterConfigs
+"""The most epochs of one route; with as many, the last one takes the next one's place. AlterConfigs
 refuses such a change where it sees the partition (`handlers.common.route_checks`).""" ""
 DEFINITIONS_MAX = 100
-"""Of routes from one queue; of those that are gone the oldest are forgotten."""
+"""The most definitions of routes from one queue; of ended ones the oldest are forgotten."""
 SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
 """Partitions of a queue that routes are from, and those times its routes: a command may change them
 all."""
@@ -34,14 +34,15 @@ PARTS_MAX = 64
 
 
 class Epoch(NamedTuple):
-    """From the offset `start` on records go where `spec` says; b"": nowhere."""
+    """The `spec` by which records go from the offset `start` on; b"": nowhere."""
 
     start: int
     spec: bytes
 
 
 class Route(NamedTuple):
-    """What lies before `landed` has landed in all shards; what lies before `cut` is on its way.
+    """The progress of a route: what lies before `landed` has landed in all shards; what lies before
+    `cut` is on its way.
 
     `parts`: in how many parts each shard gets the records between. `made`: queues that were made
     for it. `as_of`: the log offset, in the source's home shard, of what was told last.
@@ -68,7 +69,7 @@ class Route(NamedTuple):
 
 
 def decode_route(data: bytes) -> Route:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     form, landed, cut, parts, made, as_of, count = _ROUTE.unpack_from(data)
     if form != _FORM:
         raise later_form("a row of kind P", form)
@@ -83,16 +84,16 @@ def decode_route(data: bytes) -> Route:
 
 
 def ends_with(data: bytes, spec: bytes) -> bool:
-    """Whether the last epoch of an encoded route has this spec, which is text."""
+    """Return whether the last epoch of an encoded route has this spec, which is text."""
     return data.endswith(len(spec).to_bytes(4, "big") + spec)
 
 
 ROUTES = Keys(RowKind.ROUTE, "PU")
-"""By source partition and definer."""
+"""The routes by source partition and definer."""
 
 
 def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
-    """Return a route. Raises ValueError for a form of a later kproxy."""
+    """Return a route. Raise ValueError for a form of a later kproxy."""
     data = get(ROUTES.key(source, definer))
     return None if data is None else decode_route(data)
 
@@ -102,7 +103,7 @@ def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
     yield ROUTES.of_queue(queue_id)
 
 
-# -- what the source's home shard knows
+# -- rows of the source's home shard
 
 
 class Definition(NamedTuple):
@@ -129,7 +130,7 @@ def encode_definitions(definitions: Sequence[Definition]) -> bytes:
 
 
 def decode_definitions(data: bytes) -> list[Definition]:
-    """Raises ValueError for a form of a later kproxy."""
+    """Decode a row. Raise ValueError for a form of a later kproxy."""
     if data[0] != _FORM:
         raise later_form("a row of kind X", data[0])
     found, at = [], 1
@@ -142,13 +143,13 @@ def decode_definitions(data: bytes) -> list[Definition]:
 
 
 def routes_max(partitions: int) -> int:
-    """How many routes may be from a queue of so many partitions."""
+    """Return how many routes may be from a queue of so many partitions."""
     if partitions > SOURCE_PARTITIONS_MAX:
         return 0
     return min(DEFINITIONS_MAX, PARTITION_ROUTES_MAX // max(1, partitions))
 
 
-# -- what has landed
+# -- landed parts
 
 
 class Landed(NamedTuple):
@@ -159,13 +160,13 @@ class Landed(NamedTuple):
     used_ms: int
 
     def has(self, through: int, part: int) -> bool:
-        """Whether this part of the cut that ends there was taken before."""
+        """Return whether this part of the cut that ends there was taken before."""
         if through != self.through:
             return through < self.through
         return bool(self.taken >> part & 1)
 
     def with_part(self, through: int, part: int, now_ms: int) -> "Landed":
-        """The row once that part was taken."""
+        """Return the row once that part was taken."""
         taken = self.taken if through == self.through else 0
         return Landed(through, taken | 1 << part, max(now_ms, self.used_ms))
 
@@ -174,4 +175,4 @@ NOTHING_LANDED = Landed(0, 0, 0)
 
 
 ROUTE_PARTS = Rows(RowKind.ROUTE_LANDED, "UP", Landed, "QQq")
-"""By definer and source partition."""
+"""The parts that landed, by definer and source partition."""

@@ -21,7 +21,7 @@ EMPTY_CHUNK = bytes(CHUNK)
 
 
 class RecordState(IntEnum):
-    """As Kafka's `RecordState`, with its numbers."""
+    """The states of Kafka's `RecordState`, with its numbers."""
 
     AVAILABLE = 0
     ACQUIRED = 1  # in memory alone
@@ -50,28 +50,29 @@ NOWHERE = -1
 class SharePartition(NamedTuple):
     """The row of a share partition.
 
-    What lies before `start` is done; what lies from `end` on was never delivered. `done`: how many
-    records between them are terminal. `since_ms`: where it is 0 or more, the first record not
-    older than that is still to be looked for, and `start` means nothing.
+    The progress of a share group in a partition: what lies before `start` is done; what lies from
+    `end` on was never delivered. `done`: how many records between them are terminal. `since_ms`:
+    where it is 0 or more, the first record not older than that is still to be looked for, and
+    `start` means nothing.
     """
 
     start: int
     end: int
     done: int
-    epoch: int  # of its initialisation, or its last reset
+    epoch: int  # as of its initialisation, or its last reset
     made_ms: int
     since_ms: int = NOWHERE
 
 
 SHARE_PARTITIONS = Rows(RowKind.SHARE_PARTITION, "PT", SharePartition, "QQIQqq")
-"""By partition and group."""
+"""The share partitions by partition and group."""
 SHARE_STATES = Keys(RowKind.SHARE_STATES, "PNQ")
-"""By partition, group and chunk: the states of offsets from 256 * chunk on. Absent: all are
+"""The states of offsets from 256 * chunk on, by partition, group and chunk. Absent: all are
 available, and never were delivered."""
 
 
 def states(get: Get, key: PartitionKey, group: str, start: int, end: int) -> bytearray:
-    """The states of start <= offset < end, by what gets rows."""
+    """Return the states of start <= offset < end; `get` gets rows."""
     first = start // CHUNK
     last = (end + CHUNK - 1) // CHUNK
     prefix = SHARE_STATES.key(key, group)
@@ -87,20 +88,20 @@ class Owed(NamedTuple):
     key: PartitionKey
     first: int
     records: int
-    deliveries: int  # of each
+    deliveries: int  # for each of them
     cause: int  # `share_commands.Cause`
     group: str
 
 
 DEAD_LETTERS = Rows(RowKind.DEAD_LETTER, "QI", Owed, "PqIBBT")
-"""By the log offset of the SHARE that archived the records, and which of its runs it is."""
+"""The dead letters by the log offset of the SHARE that archived them, and its run's number."""
 
 
 # -- records passed on from one queue to another
 
 
 class Position(NamedTuple):
-    """How far a stream has come in its source's shard: these only grow."""
+    """The position of a stream in its source's shard: these only grow."""
 
     log_offset: int
     number: int
@@ -108,7 +109,7 @@ class Position(NamedTuple):
 
 
 FORWARDED = Rows(RowKind.FORWARDED, "PBPT", Position, "QIq")
-"""By target, stream, source and group: the last position that the target has taken of a stream."""
+"""The last position that a target has taken of a stream, by target, stream, source and group."""
 
 
 class Aimed(NamedTuple):
@@ -119,7 +120,7 @@ class Aimed(NamedTuple):
 
 
 FORWARD_TARGETS = Rows(RowKind.FORWARD_TARGET, "PT", Aimed, "PQ")
-"""By source and group."""
+"""The targets by source and group."""
 
 
 def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
@@ -132,7 +133,7 @@ def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
 
 
 SHARE_QUEUES = Keys(RowKind.SHARE_QUEUE, "NU")
-"""By group and queue, with how many of the queue's partitions the group has share partitions of."""
+"""The queues of share groups, with how many of a queue's partitions are share partitions."""
 
 
 def encode_initialised(partitions: int) -> bytes:

@@ -25,12 +25,12 @@ EPOCH_LAST = EPOCH_MAX - 1
 
 
 def tag_of(transactional_id: str) -> bytes:
-    """What tells a transactional id from others where it takes part: 8 bytes."""
+    """Return 8 bytes that tell a transactional id from others where it takes part."""
     return blake2b(transactional_id.encode(), digest_size=TAG_BYTES).digest()
 
 
 class TransactionState(IntEnum):
-    """As Kafka's `TransactionState`, with its numbers."""
+    """The states of Kafka's `TransactionState`, with its numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -41,7 +41,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_ending(self) -> bool:
-        """Decided, and not all who took part know it yet."""
+        """Whether it is decided, and not all who took part know it yet."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -62,18 +62,18 @@ class Transaction(NamedTuple):
     last_epoch: int = -1
     timeout_ms: int = 0
     state: TransactionState = TransactionState.EMPTY
-    version: int = 1  # of the transaction protocol: 2 with KIP-890
-    start_ms: int = -1  # of the transaction that is open or ending
+    version: int = 1  # version of the transaction protocol: 2 with KIP-890
+    start_ms: int = -1  # start of the transaction that is open or ending
     update_ms: int = 0
     number: int = NO_NUMBER
     ending_producer_id: int = -1  # the producer id and epoch that its records have
     ending_epoch: int = -1
-    marker_epoch: int = -1  # what its markers have: later epochs may go on
+    marker_epoch: int = -1  # the epoch of its markers: later epochs may go on
     participants: int = 0  # partitions and groups
 
     @property
     def due_ms(self) -> int:
-        """When the coordinator has to see to it: at once, whatever clocks say, where it ends."""
+        """The time when the coordinator sees to it: at once, whatever clocks say, if it ends."""
         if self.state == TransactionState.ONGOING:
             return self.start_ms + self.timeout_ms
         return 0 if self.state.is_ending else self.update_ms
@@ -82,12 +82,12 @@ class Transaction(NamedTuple):
 TRANSACTIONS = Rows(
     RowKind.TRANSACTION, "T", Transaction, "qqhhiBBqqqqhhI", state=TransactionState
 )  # fmt: skip
-"""By transactional id."""
+"""The transactions by transactional id."""
 TRANSACTION_NUMBERS = Keys(RowKind.TRANSACTIONAL_ID, "Q")
-"""By number, with the transactional id as value, while the transaction is open or ending."""
+"""The transactional ids by number, while the transaction is open or ending."""
 TRANSACTIONS_DUE = Keys(RowKind.TRANSACTION_DUE, "tT")
 TRANSACTIONS_IDLE = Keys(RowKind.TRANSACTION_IDLE, "tT")
-"""By time and transactional id, without a value."""
+"""The idle transactions by time and transactional id, without a value."""
 
 
 def transaction_due_key(row: Transaction, transactional_id: str) -> bytes:
@@ -96,7 +96,7 @@ def transaction_due_key(row: Transaction, transactional_id: str) -> bytes:
     return due.key(row.due_ms, transactional_id)
 
 
-# -- who takes part
+# -- the participants
 
 
 class Participant(NamedTuple):
@@ -114,7 +114,7 @@ class Participant(NamedTuple):
 
 
 PARTICIPANTS = Keys(RowKind.PARTICIPANT, "QIR")
-"""By number, shard, and what a participant encodes to."""
+"""The participants by number, shard, and what a participant encodes to."""
 
 
 def participant_key(number: int, participant: Participant) -> bytes:
@@ -133,7 +133,7 @@ def participant_of(key: bytes) -> Participant:
 
 
 class TransactionalProducer(NamedTuple):
-    """What a shard remembers of a producer whose transactions ended here: later ones may begin."""
+    """A shard's memory of a producer whose transactions ended here: later ones may begin."""
 
     least_epoch: int  # a BEGIN of an earlier one comes too late
     closed: int  # the highest number of a transaction that ended
@@ -142,7 +142,7 @@ class TransactionalProducer(NamedTuple):
 
 TRANSACTIONAL_PRODUCERS = Rows(RowKind.TRANSACTIONAL_PRODUCER, "q", TransactionalProducer, "hqQ")
 TRANSACTIONAL_PRODUCERS_DUE = Keys(RowKind.PRODUCER_DUE, "tq")
-"""By time and producer, without a value: when to see whether it is still used; filed once."""
+"""The times and producers, without a value, at which to see whether one is used; filed once."""
 
 
 def producer_id_of_key(key: bytes) -> int:
@@ -156,17 +156,17 @@ def producer_id_of_key(key: bytes) -> int:
 class OpenTransaction(NamedTuple):
     """A partition's part in a producer's transaction."""
 
-    version: int  # of the transaction protocol
+    version: int  # version of the transaction protocol
     first_offset: int  # -1: it has no record here yet
     epoch: int
     number: int
-    tag: bytes = NO_TAG  # of the transactional id
+    tag: bytes = NO_TAG  # the transactional id's
 
 
 OPEN_TRANSACTIONS = Rows(RowKind.OPEN_TRANSACTION, "Pq", OpenTransaction, "Bqhq8s")
 OPEN_FIRSTS = Keys(RowKind.OPEN_FIRST, "PQ")
-"""By partition and first offset, with the producer's id as value: the first key of a partition is
-its last stable offset."""
+"""The producers' ids by partition and first offset: the first key of a partition is its last stable
+offset."""
 
 
 class Aborted(NamedTuple):
@@ -178,7 +178,7 @@ class Aborted(NamedTuple):
 
 
 ABORTED = Rows(RowKind.ABORTED, "PQ", Aborted, "qqq")
-"""By partition and the offset of the marker."""
+"""The aborted transactions by partition and the offset of the marker."""
 
 
 def aborted_range(key: PartitionKey, start: int, end: int = (1 << 64) - 1) -> tuple[bytes, bytes]:
@@ -201,7 +201,7 @@ class OpenGroup(NamedTuple):
     epoch: int
     number: int
     pending: int  # offsets that wait for its end
-    tag: bytes = NO_TAG  # of the transactional id
+    tag: bytes = NO_TAG  # the transactional id's
 
 
 OPEN_GROUPS = Rows(RowKind.OPEN_GROUP, "Nq", OpenGroup, "BhqI8s")
@@ -211,7 +211,7 @@ class PendingOffset(NamedTuple):
     """An offset that is committed once its transaction is. A later plain commit supersedes it."""
 
     superseded: bool
-    log_offset: int  # of the commit: of two transactions' offsets the later commit's holds
+    log_offset: int  # the commit's: of two transactions' offsets the later commit's holds
     committed: Committed
 
     def encode(self) -> bytes:
@@ -220,7 +220,7 @@ class PendingOffset(NamedTuple):
 
 PENDING_OFFSETS = Rows(RowKind.PENDING_OFFSET, "NqP", PendingOffset, "BQR",
                superseded=bool, committed=decode_committed)  # fmt: skip
-"""By group, producer and partition."""
+"""The pending offsets by group, producer and partition."""
 PENDING_BY_PARTITION = Keys(RowKind.PENDING_BY_PARTITION, "NPq")
 """The same by group, partition and producer, without a value."""
 
@@ -232,6 +232,6 @@ def pending_by_partition_of_pending(key: bytes) -> bytes:
 
 
 PENDING_COUNT_KEY = RowKind.PENDING_COUNT.letter
-"""How many offsets are pending in the shard: where there are none nobody looks for them."""
+"""The key of the number of offsets pending in the shard: with none nobody looks for them."""
 RESTORED_KEY = RowKind.RESTORED.letter
 """The log offset at which the log goes on after a restore."""
