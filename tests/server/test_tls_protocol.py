@@ -172,7 +172,7 @@ async def test_client_that_does_not_read_is_read_no_more(tmp_path: Path) -> None
     assert not pair.tls._rest
 
 
-async def test_what_comes_a_byte_at_a_time_does_not_hold_the_loop(tmp_path: Path) -> None:
+async def test_bytes_one_at_a_time_do_not_hold_the_loop(tmp_path: Path) -> None:
     """FAULT: 60,000 reads of a byte were kept one by one, and taking them again held it 12 s."""
     pair = Pair(Authority(tmp_path), 0)
     pair.shake_hands()

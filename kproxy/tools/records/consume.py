@@ -198,7 +198,7 @@ class _Reading:
         )
         self._open: set[Part] | None = None
         self._ours: set[Part] = set()
-        """Of a group: what this member may print and commit."""
+        """The partitions of a group that this member may print and commit."""
         if group is not None:
             queues = sorted({name for name, _ in found})
             self._consumer.subscribe(
