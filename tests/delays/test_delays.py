@@ -40,7 +40,7 @@ def put(wire: Wire, queue: str, body: bytes, partition: int = 0) -> Any:
 
 
 def saying(*delays_ms: int | str | None, name: str = "kproxy.delay-ms") -> bytes:
-    """A batch of numbered records, with a header or without."""
+    """Return a batch of numbered records, with a header or without."""
     now_ms = int(time.time() * 1000)
     return batch_of_bodies(
         [
@@ -70,7 +70,7 @@ def test_a_fixed_delay(wire: Wire, queue: str) -> None:
     began_ms = int(time.time() * 1000)
     said = put(wire, queue, batch(b"a", b"b"))
     assert (said.error_code, said.base_offset) == (0, -1)
-    said = wire.fetch(queue, 0, wait_ms=15_000)  # who waits for records is told
+    said = wire.fetch(queue, 0, wait_ms=15_000)  # a waiting reader is told
     ((_, found),) = batches(said.records)
     assert read_header(found).is_log_append_time
     assert read_header(found).max_timestamp >= began_ms + SOON_MS

@@ -21,7 +21,7 @@ MOST = 1 << 20
 
 
 def made(*headers: list[tuple[str, str]], codec: int = 0) -> bytes:
-    """A batch of numbered records with these headers."""
+    """Return a batch of numbered records with these headers."""
     return batch_of_bodies(
         [
             (body_of(Content(None, b"%d" % n), [header(*one) for one in some]), NOW_MS - n)

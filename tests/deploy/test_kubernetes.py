@@ -52,7 +52,7 @@ def test_each_kustomization_names_files_that_are_there() -> None:
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(pod, container) of the base."""
+    """Yield (pod, container) of the base."""
     for one in documents((DEPLOY / "base" / "stateful-set.yaml").read_text()):
         pod = one["spec"]["template"]["spec"]
         for container in pod["containers"]:

@@ -1,4 +1,6 @@
-"""Who leaves aborted records out as Java's consumer does reads what was committed, and no more."""
+"""A reader that leaves aborted records out as Java's consumer does reads committed ones, and no
+more.
+"""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -56,7 +58,7 @@ def row_of(shard: Any) -> Partition:
 
 
 class Consumer:
-    """As Java's `CompletedFetch` reads: knows nothing but what an answer gives it."""
+    """A consumer that reads as Java's `CompletedFetch`: it knows nothing but an answer."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -103,7 +105,7 @@ STEPS = st.lists(
 
 
 def stepped(shard: MemoryShard, steps: list[tuple[int, str]]) -> Iterator[list[tuple[int, int]]]:
-    """Committed records behind each step, by offset, of what is decided."""
+    """Yield committed records behind each step, by offset, of what is decided."""
     makers = [Transactional(shard, KEY, f"t{n}", 1 + n % 2) for n in range(5)]
     written: dict[int, list[tuple[int, int]]] = {n: [] for n in range(5)}
     committed: list[tuple[int, int]] = []
@@ -210,7 +212,10 @@ def short_ones(behind_a_long_one: bool) -> dict[bytes, bytes | None]:
 
 
 def all_at_once() -> dict[bytes, bytes | None]:
-    """Many are open at a time, and end in the order that is worst: the last one first."""
+    """Return rows of many that are open at a time, and end in the worst order:
+
+    the last one first.
+    """
     found: dict[bytes, bytes | None] = dict(batch_row(offset) for offset in range(2 * MANY))
     for number in range(MANY):
         stable = 0 if number < MANY - 1 else 2 * MANY

@@ -1,4 +1,4 @@
-"""What a consumer follows, where that is very much: taken up and let go of in slices."""
+"""The partitions that a consumer follows, if they are very many: taken and let go of in slices."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ QUEUE = QueueId(uuid4().bytes)
 
 
 class Watched:
-    """What an interest uses of a shard."""
+    """The part of a shard that an interest uses."""
 
     def __init__(self) -> None:
         self.watchers = Watchers()
@@ -46,7 +46,7 @@ async def test_very_many_are_watched_and_let_go_of_in_slices() -> None:
 
 
 async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
-    """Who is not watched yet may change: it is looked at once more."""
+    """A partition that is not watched yet may change: it is looked at once more."""
 
     for count, again in ((500, False), (501, True)):
         interest = FetchContext()

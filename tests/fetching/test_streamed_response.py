@@ -39,7 +39,7 @@ def listed(wanted: list[Batch], base_offset: int = 0) -> list[StoredBatch]:
 
 
 async def answered(segments: Segments, wanted: list[Batch]) -> bytes:
-    """The answer, with what `place` writes (16 bytes of each) left out."""
+    """Return the answer, with what `place` writes (16 bytes of each) left out."""
     chunks = await chunks_of(StreamedResponse([Stored(listed(wanted), segments)]))
     return without_heads(b"".join(chunks), wanted)
 

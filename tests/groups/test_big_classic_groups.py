@@ -120,7 +120,7 @@ async def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
 
 
 def fill(worker: Worker, count: int) -> None:
-    """Rows of a group as an earlier coordinator has left them."""
+    """Put rows of a group as an earlier coordinator has left them."""
     row = {
         "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
         "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",

@@ -28,7 +28,7 @@ PROTOCOL = ("consumer", "range")
 
 
 async def joined(coordinator: Coordinator, asked: JoinRequest) -> Any:
-    """The answer's fields, or its code."""
+    """Return the answer's fields, or its code."""
     answers: list[Any] = []
 
     async def join() -> None:
@@ -55,7 +55,7 @@ async def synced(coordinator: Coordinator, claim: MemberClaim, **assignments: by
 
 
 async def stable(instance: str | None = None, **settings: Any) -> Coordinator:
-    """With a group of one member, "c-0" or "INSTANCE-0", that has its assignment."""
+    """Return a coordinator of one member, "c-0" or "INSTANCE-0", that has its assignment."""
     coordinator = coordinator_without_worker(**settings)
     answer = await joined(coordinator, replace(NEW, instance=instance))
     member_id = answer["member_id"]
@@ -174,7 +174,7 @@ async def test_a_member_that_leaves_a_consumer_group_is_named_twice() -> None:
 
 
 async def mixed(*protocols: str) -> Coordinator:
-    """A group of a member of the consumer protocol, "new", and one that supports these."""
+    """Return a group of a member of the consumer protocol, "new", and one that supports these."""
     coordinator = coordinator_without_worker()
     await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, member_id="new"))
     assert (await joined(coordinator, consumer(*protocols)))["error_code"] == Code.NONE
@@ -186,7 +186,7 @@ def consumer(*protocols: str) -> JoinRequest:
 
 
 async def left_alone(coordinator: Coordinator) -> ClassicGroup:
-    """The member of the consumer protocol is silent until its session ends."""
+    """Let the member of the consumer protocol be silent until its session ends."""
     group: Any = await coordinator.load("g")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(coordinator.run)
@@ -259,7 +259,7 @@ async def test_a_fault_in_one_group_is_its_own() -> None:
 
 
 def standing_group(count: int) -> tuple[StandingCoordinator, ClassicGroup]:
-    """A group in its first rebalance, joined at the same time."""
+    """Return a group in its first rebalance, joined at the same time."""
     home = StandingCoordinator()
     group = ClassicGroup("g", home)
     for number in range(count):

@@ -52,7 +52,7 @@ async def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
     assert answer.results[0].error_code
     shard.append = append  # type: ignore[method-assign]
     assert 500 < len([key for key in shard.kv.rows if key[:1] == b"o"]) < 3000
-    worker.groups._by_shard.clear()  # who comes next
+    worker.groups._by_shard.clear()  # the next coordinator
     wanted = {"groups": [{"group_id": "g", "topics": None}], "require_stable": False}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)

@@ -55,7 +55,7 @@ def test_requests_refused_without_a_group(changes: dict[str, object], code: Code
 
 
 async def said(*requests: HeartbeatRequest, members_max: int = 10) -> list[object]:
-    """(member id, epoch) that each was answered with, or its code."""
+    """Return (member id, epoch) that each was answered with, or its code."""
     coordinator = coordinator_without_worker(group_members_max=members_max)
     answers: list[object] = []
     for asked in requests:

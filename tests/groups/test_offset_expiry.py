@@ -35,7 +35,7 @@ DAY = WEEK // 7
 
 
 async def nobody(group: str) -> None:
-    """Nobody is a member."""
+    """Return None: nobody is a member."""
 
 
 class Stage:
@@ -72,7 +72,7 @@ class Stage:
         return int(self.shard.apply(command(Kind.GROUP, time_ms=self.now, values=values)).number)
 
     async def expire(self, subscribed: frozenset[str] | None = frozenset()) -> int:
-        """Returns how often others could run meanwhile."""
+        """Expire offsets; return how often others could run meanwhile."""
         turns = 0
 
         class Group:
@@ -290,7 +290,7 @@ def test_rewinds_are_judged_in_log_order() -> None:
     version = json.loads(stage.shard.kv.get(group_key("g")))[0]
     version = stage.members("g", 0, after=version)
     attempt(7)
-    assert attempt(3) == 0  # of a group that members use: an administrator's reset
+    assert attempt(3) == 0  # a group that members use: an administrator's reset
 
 
 def test_two_racing_commits_cannot_slip_through() -> None:

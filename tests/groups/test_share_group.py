@@ -46,7 +46,7 @@ class Stage:
             self.create(name)
 
     def take_over(self, *, end: bool = True) -> None:
-        """Another coordinator serves the shard from now on; nothing is left of the former one."""
+        """Have another coordinator serve the shard; nothing is left of the former one."""
         former = self.coordinator
         if end:
             former.end(Code.NOT_COORDINATOR)
@@ -71,7 +71,7 @@ class Stage:
         return found
 
     async def beat(self, asked: ShareHeartbeatRequest) -> Any:
-        """(epoch, partition names) as answered, or the code."""
+        """Beat; return (epoch, partition names) as answered, or the code."""
         try:
             result = await heartbeat(self.coordinator, asked)
         except KafkaError as error:
@@ -256,7 +256,7 @@ async def test_members_that_want_what_is_made_already_make_nothing() -> None:
 
 
 def without(stage: Stage, kind: Kind) -> Any:
-    """Envelopes of this kind are lost from now on. Returns what ends that."""
+    """Lose envelopes of this kind from now on; return the function that ends that."""
     append = stage.shard.append
 
     def losing(envelopes: Sequence[Envelope]) -> Ticket:
@@ -429,7 +429,7 @@ async def test_dropped_partition_begins_anew_despite_late_commands(by: str) -> N
     assert (await stage.beat(JOIN))[1] == "q0"
     made = stage.share("q")
     assert made.epoch > revived.epoch
-    for _ in range(2):  # what comes late once more, and a coordinator that looks again
+    for _ in range(2):  # a late command once more, and a coordinator that looks again
         stage.shard.apply(late)
         stage.take_over()
         await stage.beat(replace(JOIN, topics=("q", "r")))

@@ -1,4 +1,4 @@
-"""Whose an instance id is: one rule for both protocols."""
+"""The owner of an instance id: one rule for both protocols."""
 
 import pytest
 

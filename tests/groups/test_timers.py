@@ -13,7 +13,7 @@ FAR = 2.0**31 / 1000
 
 
 class Group:
-    """What a timer would keep in memory."""
+    """The object that a timer would keep in memory."""
 
     def __init__(self, timers: Timers) -> None:
         self.alarms = Alarms(timers)

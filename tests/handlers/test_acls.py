@@ -245,7 +245,7 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
 
 
 async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may() -> None:
-    """Nobody knows whose it is. Of a super user that is known: it may be none by then."""
+    """Nobody knows whose it is. A super user is known: it may be none by then."""
     here = Secured(group_consumer_assignment_interval_ms=0)
     for name in ("q-a", "q-b"):
         await here.produce(name, ROOT)

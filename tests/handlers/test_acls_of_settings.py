@@ -1,4 +1,7 @@
-"""What settings need that name other queues: routes, dead letters; and what is told of them."""
+"""The rights for settings that name other queues:
+
+routes, dead letters; and what is told of them.
+"""
 
 import json
 from typing import Any

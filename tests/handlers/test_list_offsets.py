@@ -54,7 +54,7 @@ async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
 
 
 def of_records(count: int, same: bool = False) -> bytes:
-    """A batch whose records' times count up, or that repeats one record."""
+    """Return a batch whose records' times count up, or that repeats one record."""
     plain = b"".join(record(i, b"", time_delta=i) for i in range(1 if same else count))
     if same:
         plain *= count
@@ -138,7 +138,7 @@ async def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
 
 
 async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the batches looked at first none is late enough; the others go while it rests."""
+    """None of the batches looked at first is late enough; the others go while it rests."""
 
     worker = memory_worker()
     monkeypatch.setattr(by_time, "_ROWS_AT_ONCE", 1)

@@ -33,7 +33,7 @@ def shard_of(worker: Worker) -> MemoryShard:
 
 
 async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
-    """The answer to a request for which the loop was never held long."""
+    """Return the answer to a request for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
     accepted = accept(worker, frame, Peer(), NextRequestSignal())
     assert accepted.call is None

@@ -53,7 +53,7 @@ async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     assert old is not None
 
     async def settled(names: Iterable[str]) -> None:
-        """It hears of what has happened elsewhere."""
+        """Have it hear of what has happened elsewhere."""
         assert list(names) == ["q"]
         values = {"name": "q", "partitions": 1, "configs": {}}
         shard.apply(command(Kind.DELETE, old.queue_id))

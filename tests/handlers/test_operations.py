@@ -1,4 +1,4 @@
-"""What operators' tools ask of a worker."""
+"""The questions of operators' tools to a worker."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.handlers.test_handlers import Client
 
 
 async def test_path_of_the_data_directory_is_told_nobody(tmp_path: Path) -> None:
-    """Of its path, the last part is enough to tell one worker's from another's."""
+    """The last part of its path is enough to tell one worker's from another's."""
     directory = tmp_path / "worker-3"
     directory.mkdir()
 

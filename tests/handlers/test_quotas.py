@@ -35,7 +35,7 @@ class Metered:
         self.wait_s = 0.0
 
     async def call(self, key: int, version: int, values: Any, peer: Peer = ALICE) -> Any:
-        """As a connection does it: the answer, and in `wait_s` what it is muted for."""
+        """Call as a connection does: return the answer, and in `wait_s` what it is muted for."""
         frame = encode_request(key, version, 1, values)[4:]
         accepted = accept(self.worker, frame, peer, self.signal)
         quotas = self.worker.quotas
@@ -304,7 +304,7 @@ async def test_a_fetch_over_the_rate_is_empty_and_its_session_goes_on() -> None:
     here.now += 12
     goes_on = fetch_values({}, session_id=first.session_id, epoch=2)
     told = await here.call(ApiKey.FETCH, 12, goes_on)
-    assert 3000 < records(told) <= 5000  # what was found before is found again
+    assert 3000 < records(told) <= 5000  # found batches are found again
 
 
 async def test_a_session_is_not_begun_by_an_empty_answer() -> None:
@@ -399,7 +399,7 @@ async def test_client_that_keeps_the_worker_busy_is_told_to_wait() -> None:
 
 
 def test_answers_have_a_throttle_time() -> None:
-    """Of each version of each API: first of all, or Produce's last, or nowhere."""
+    """Each version of each API has it first of all, or Produce's last, or nowhere."""
     without = {
         ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.API_VERSIONS: (0, 4), ApiKey.LIST_OFFSETS: (1, 1), ApiKey.METADATA: (0, 2),

@@ -1,4 +1,4 @@
-"""What readers see of transactions: fetches, offsets by time, producers, offsets of groups."""
+"""The view of transactions: fetches, offsets by time, producers, offsets of groups."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -44,7 +44,7 @@ async def fetched(client: Client, offset: int, isolation: int, version: int = 12
 
 
 def shown(part: Any) -> tuple[int, int, int, list[tuple[int, int]] | None, list[int]]:
-    """(code, last stable offset, high watermark, aborted, base offsets)."""
+    """Return (code, last stable offset, high watermark, aborted, base offsets)."""
     aborted = part.aborted_transactions
     if aborted is not None:
         aborted = [(one.producer_id, one.first_offset) for one in aborted]
@@ -118,7 +118,7 @@ async def test_only_what_can_be_read_counts_as_enough() -> None:
 
 
 async def counted(work: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
-    """What comes of it, and how many looks it took."""
+    """Return the result, and how many looks it took."""
     looks = 0
     real = streamed_response.plan_read
 

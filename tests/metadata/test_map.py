@@ -83,7 +83,7 @@ def test_metadata_comes_from_the_map() -> None:
     assert cluster.brokers == (ONE, TWO)
     map_.apply(*shard_record(home, Owner(1, 2)))
     assert cluster.leaders("q", 5) == (1, -1, -1, -1, 1)
-    assert cluster.brokers == (ONE,)  # who serves nothing is not named
+    assert cluster.brokers == (ONE,)  # a node that serves nothing is not named
     assert cluster.controller_id == 1
 
 

@@ -289,7 +289,10 @@ def test_a_name_is_legal_and_begins_with_the_prefix(
 
 
 def plain(text: str, key: bytes | None, headers: dict[bytes, bytes | None]) -> str | None:
-    """The name as one who replaces texts has it; None where it has no value, or an empty one."""
+    """Return the name as plain replacement of texts has it.
+
+    None where it has no value, or an empty one.
+    """
     for field, value in (
         ("{key}", key), ("{header:a}", headers.get(b"a")), ("{header:b}", headers.get(b"b"))
     ):  # fmt: skip

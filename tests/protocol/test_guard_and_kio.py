@@ -42,7 +42,7 @@ def limit_memory() -> None:
 
 
 def unlike(cases: list[Case]) -> list[tuple[Case, int]]:
-    """The cases of which kio reads another number of bytes, or in slices another value.
+    """Return the cases of which kio reads another number of bytes, or in slices another value.
 
     Refusing is no difference.
     """
@@ -68,7 +68,7 @@ def reading() -> Iterator[ProcessPoolExecutor]:
 
 
 def fatal(cases: list[Case]) -> str:
-    """The request that ends the process that decodes it."""
+    """Return the request that ends the process that decodes it."""
     for case in cases:
         try:
             with reading() as pool:

@@ -1,4 +1,4 @@
-"""What a stretch of a source becomes: pure, so two owners that ship one cut make the same parts."""
+"""The cut of a stretch of a source: pure, so two owners that ship one cut make the same parts."""
 
 import json
 import random
@@ -232,7 +232,7 @@ def test_filter_passes_on_all_that_matches_however_much_a_batch_unpacks_to() -> 
 
 
 def packed_hard(key: bytes, size: int) -> bytes:
-    """A batch of one record that takes more bytes when it is packed as usual."""
+    """Return a batch of one record that takes more bytes when it is packed as usual."""
     words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
     chosen = random.Random(1)
     value = b" ".join(chosen.choices(words, k=size // 11))
@@ -410,7 +410,7 @@ names = st.text("abcdefgh", min_size=1, max_size=3).map(str.encode)
 def test_a_targets_part_follows_from_its_name_alone(
     keys: list[bytes], shards: int, parts: int, data: st.DataObject
 ) -> None:
-    """What was trimmed between two shippings of a cut is missing, and nothing else moves."""
+    """Records trimmed between two shippings of a cut are missing, and nothing else moves."""
     made = keyed(*[(key, b"%d" % n) for n, key in enumerate(keys)])
     whole = cut(made, spec(), shards=shards, limited=False)
     start = data.draw(st.integers(0, len(keys) - 1))

@@ -61,7 +61,7 @@ async def serving(directory: Path, **settings: Any) -> AsyncIterator[Worker]:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is passed on."""
+    """Pass nothing on."""
 
     async def nothing(self: Passages) -> None:
         await anyio.sleep_forever()
@@ -84,7 +84,7 @@ async def put(worker: Worker, queue: Queue, *records: tuple[bytes | None, bytes]
 
 
 def read(worker: Worker, name: str) -> list[bytes | None]:
-    """The values of a queue's records."""
+    """Return the values of a queue's records."""
     return [content.value for content in contents(worker, name)]
 
 
@@ -109,7 +109,9 @@ def contents(worker: Worker, name: str) -> list[Content]:
 
 
 async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
-    """The code that a client is answered for the queue `in`, and for how many ms it is to wait."""
+    """Return the code of a client's Produce to the queue `in`, and for how many ms it is to
+    wait.
+    """
     request = ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
     call = produce.append(worker, 9, request)
     assert call is not None

@@ -1,4 +1,4 @@
-"""What share groups do with records is counted, and what they give up is said."""
+"""The counts of share groups' records, and the events of those that they give up."""
 
 from typing import Any
 

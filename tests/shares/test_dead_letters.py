@@ -1,4 +1,4 @@
-"""What dead letters say, where they go, what they wait for, and what becomes of them then."""
+"""The content of dead letters, their target, their waits, and their end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ class Stage:
         self, *runs: tuple[int, int], group: str = "g", cause: Cause = Cause.REJECTED,
         deliveries: int = 3, key: PartitionKey = SOURCE,
     ) -> None:  # fmt: skip
-        """Records are archived, and owed: (first, how many)."""
+        """Archive records, which are owed then: (first, how many)."""
         byte = state_byte(RecordState.ARCHIVED, deliveries)
         asked = [Run(*run, byte, cause | OWED) for run in runs]
         outcome = self.shard.apply(ChangeShares(group, [ShareRuns(key, 1, asked)], 9).envelope())
@@ -162,7 +162,7 @@ def stage() -> Stage:
 
 
 def with_headers() -> bytes:
-    """A batch of one record with a header of its own."""
+    """Return a batch of one record with a header of its own."""
     own = header("trace", "7")
     body = record(0, Content(b"key", b"value", 1, own), [])
     return batch(b"", packed=body)
@@ -301,7 +301,7 @@ def test_the_partition_is_the_sources(stage: Stage) -> None:
 
 
 def compact(stage: Stage, last_offset: int, *kept: int) -> None:
-    """Of the batch that ends there only these records stay."""
+    """Keep only these records of the batch that ends there."""
     found = stage.shard.state.batch_at(SOURCE, last_offset)
     data = memoryview(bytearray(found.length))
     stage.shard.segments.read_into(data, found.segment, found.position, True)
@@ -391,7 +391,7 @@ def test_many_small_runs_go_in_one_batch(stage: Stage) -> None:
 
 
 def reasons_to_wait(stage: Stage) -> Iterator[Callable[[], Any]]:
-    """What is wrong with the dead-letter queue, one after the other."""
+    """Yield the faults of the dead-letter queue, one after the other."""
     yield lambda: None  # it is absent
     yield lambda: stage.create(DLQ)  # it is not meant to be one
 

@@ -14,7 +14,7 @@ from tests.shares.test_polls import ACCEPT, RELEASE, Member, a_queue, set_group
 
 
 class HeldLog:
-    """Takes what is appended, and says only later what becomes of it."""
+    """A log that takes envelopes, and settles them only later."""
 
     def __init__(self, shard: Any) -> None:
         self._shard, self._append = shard, shard.append

@@ -16,7 +16,7 @@ COUNT = 100
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
-    """What is done in each rest; every part of a work is due to rest."""
+    """Return the calls made in each rest; every part of a work is due to rest."""
     done: list[Callable[[], Any]] = []
     rest = Pace.rest
 
@@ -31,7 +31,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
 
 
 async def held(client: Client) -> Member:
-    """A member that holds COUNT records."""
+    """Return a member that holds COUNT records."""
     member = Member(client, "one")
     await client.produce("q", *[b"v"] * COUNT)
     assert await member.given() == [(0, COUNT - 1, 1)]

@@ -74,7 +74,7 @@ class Member:
         return await self.client.call(ApiKey.SHARE_FETCH, 2, values | more)
 
     async def given(self, wait_ms: int = 0, *acks: Any, **more: Any) -> list[tuple[int, int, int]]:
-        """(first, last, deliveries) of what the only partition gives."""
+        """Return (first, last, deliveries) of what the only partition gives."""
         answer = await self.fetch(wait_ms, *acks, **more)
         assert answer.error_code == 0
         return [
@@ -131,7 +131,7 @@ def row(client: Client) -> share_rows.SharePartition:
 
 
 def share_of(client: Client) -> Any:
-    """What the worker remembers of the queue's share partition."""
+    """Return the worker's memory of the queue's share partition."""
     (share,) = client.worker.shares
     return share
 
@@ -264,7 +264,7 @@ async def set_group(client: Client, name: str, value: str) -> None:
 
 
 async def lock(client: Client, records: int) -> None:
-    """So many records, at most, in a window."""
+    """Allow so many records, at most, in a window."""
     await set_group(client, "share.partition.max.record.locks", str(records))
 
 

@@ -1,4 +1,4 @@
-"""What an owner remembers of a share partition, where its log takes nothing."""
+"""The memory of an owner about a share partition, where its log takes nothing."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ ARCHIVED_0, ARCHIVED_2 = (state_byte(RecordState.ARCHIVED, count) for count in (
 
 
 def acquire(window: Window, *batches: tuple[int, int], member: str = "m") -> Acquired:
-    """Of these batches, and the holes before and between them."""
+    """Acquire records of these batches, and the holes before and between them."""
     stretches: list[Stretch] = []
     at = window.next_available()
     for first, last in batches:

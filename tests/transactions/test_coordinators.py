@@ -107,7 +107,7 @@ class Cluster:
         return None if data is None else TRANSACTIONS.decode(data)
 
     def stable(self, index: int, key: PartitionKey) -> tuple[int, int]:
-        """(last stable offset, next offset)."""
+        """Return (last stable offset, next offset)."""
         row = self.shards[index].state.partition(key)
         assert row is not None
         return row.last_stable, row.next_offset
