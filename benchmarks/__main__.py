@@ -28,7 +28,7 @@ _DISK_BYTES = 20_000_000_000
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="one small run of each: under five minutes.")
-@click.option("--runs", type=click.IntRange(1), help="of each work; medians are of these.")
+@click.option("--runs", type=click.IntRange(1), help="the runs of each work; medians are of these.")
 @click.option(
     "--work", "chosen", multiple=True, type=click.Choice([*_WORKS, *_ALONE]),
     help="only these; what the others gave here before is kept.",

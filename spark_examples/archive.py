@@ -39,7 +39,7 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 @pipeline.entrance
 @click.option("--buckets", type=click.IntRange(1), default=4, help="directories a date.")
 @click.option(
-    "--batch-records", type=click.IntRange(1), default=1_000_000, help="of a micro-batch."
+    "--batch-records", type=click.IntRange(1), default=1_000_000, help="the size of a micro-batch."
 )
 @click.option(
     "--files-max",

@@ -116,7 +116,7 @@ def job(command: Callable[..., None]) -> click.Command:
         ),
         click.option(
             "--master", default="local[8]",
-            help="where Spark runs; its tasks mostly wait for answers.",
+            help="the master that Spark runs on; its tasks mostly wait for answers.",
         ),
         click.option(
             "--bootstrap-server", "server", default="127.0.0.1:9092", help="address of kproxy.",

@@ -44,7 +44,11 @@ def through(rows: DataFrame, queue: str) -> DataFrame:
 
 @pipeline.job
 @click.option(
-    "--from", "origin", required=True, metavar="HOST:PORT", help="where records come from."
+    "--from",
+    "origin",
+    required=True,
+    metavar="HOST:PORT",
+    help="the server that records come from.",
 )
 @click.option("--subscribe", help="topics, with commas.")
 @click.option("--subscribe-pattern", "pattern", help="or all whose names match a Java regex.")
@@ -56,10 +60,12 @@ def through(rows: DataFrame, queue: str) -> DataFrame:
     help="name of the queue or topic for a record, as \"concat('customer-', key)\".",
 )
 @click.option("--where", metavar="SQL", help="only records for which this holds.")
-@click.option("--starting-offsets", default="earliest", help="where the first run begins.")
-@click.option("--batch-records", type=click.IntRange(1), default=100_000, help="of a micro-batch.")
+@click.option("--starting-offsets", default="earliest", help="the start of the first run.")
+@click.option(
+    "--batch-records", type=click.IntRange(1), default=100_000, help="the size of a micro-batch."
+)
 @click.option("--entrance", "through", metavar="QUEUE", help="write there; made if it is not.")
-@click.option("--queue-prefix", "prefix", help="of --entrance: names begin so, --to is the rest.")
+@click.option("--queue-prefix", "prefix", help="prefix of names with --entrance.")
 @pipeline.checkpoint
 @pipeline.every
 def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **given: Any) -> None:

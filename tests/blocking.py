@@ -1,7 +1,7 @@
-"""Finds calls that block the event loop: whoever makes one holds up all clients.
+"""The search for calls that block the event loop: such a call holds up all clients.
 
 Calls are noted where kproxy's own code makes them on a thread with a running loop, but for those in
-`ALLOWED`. What is not here (reads of a segment that the page cache has, RocksDB's) is bounded
+`ALLOWED`. Other calls (reads of a segment that the page cache has, RocksDB's) are bounded
 otherwise.
 """
 
@@ -45,7 +45,7 @@ ALLOWED: dict[str, str] = {
     "server/accepting.py:bound_sockets": "once, before clients are served",
     "store/directory_lock.py:locked": "once, before clients are served",
 }
-"""By where it is made, `log/local.py:_close`: why that does no harm."""
+"""The reasons why a call does no harm, by where it is made: `log/local.py:_close`."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _noted(call: Any, module: Any, found: list[str]) -> Any:
 
 
 def _caller() -> str | None:
-    """The innermost function of kproxy's that is under way, if that is not an import."""
+    """Return the innermost function of kproxy's that is under way, if that is not an import."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name

@@ -16,12 +16,12 @@ def command(
     time_ms: int = 0,
     values: dict[str, Any] | None = None,
 ) -> Envelope:
-    """An envelope that is not a client's batch; its body is JSON."""
+    """Return an envelope that is not a client's batch; its body is JSON."""
     body = b"" if values is None else json.dumps(values, separators=(",", ":")).encode()
     return Envelope(kind, queue_id, partition, number=number, time_ms=time_ms, body=body)
 
 
 def values_of(envelope: Envelope) -> dict[str, Any]:
-    """What a JSON body says."""
+    """Return the values of a JSON body."""
     values: dict[str, Any] = json.loads(envelope.body)
     return values

@@ -30,7 +30,7 @@ _QUICK = (
     "--group-initial-rebalance-delay-ms", "200",
     "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
 )  # fmt: skip
-"""So that no test waits three seconds for more members, or ten for a look at transactions."""
+"""The flags by which no test waits three seconds for more members, or ten for transactions."""
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -83,13 +83,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """What runs `async def` tests."""
+    """Return the backend that runs `async def` tests."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
 def sites() -> Iterator[Sites]:
-    """Running kproxys that modules share."""
+    """Yield running kproxys that modules share."""
     running = Sites()
     yield running
     running.close()
@@ -99,7 +99,7 @@ def sites() -> Iterator[Sites]:
 def server(
     request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """One served kproxy, which modules share; each test takes names of its own.
+    """Yield one served kproxy, which modules share; each test takes names of its own.
 
     A module that looks at all there is, or does harm, says OWN_SERVER = True.
     """
@@ -117,7 +117,7 @@ def _own(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def one_producer_inline() -> Iterator[None]:
-    """So that producers come and go between a partition's row and rows of their own."""
+    """Make producers come and go between a partition's row and rows of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producers, "PRODUCERS_INLINE", 1)
         yield
@@ -125,7 +125,7 @@ def one_producer_inline() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> RunningKafka:
-    """One real Kafka for the whole run; tests that stop it make their own."""
+    """Return one real Kafka for the whole run; tests that stop it make their own."""
     return kafka_of_run(tmp_path_factory)
 
 
@@ -133,7 +133,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> RunningKafka:
 def site(
     request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served | Workers]:
-    """The same queues twice: on storage of their own, and as two workers on a real Kafka.
+    """Yield the same queues twice: on storage of their own, and as two workers on a real Kafka.
 
     Modules share them, but those with FLAGS of their own or OWN_SERVER = True.
     """
@@ -158,7 +158,7 @@ def wire(server: Served) -> Iterator[Wire]:
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """A queue name of the test's own."""
+    """Return a queue name of the test's own."""
     name: str = request.node.name
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:200]
 

@@ -68,7 +68,7 @@ def tree_cpu() -> float:
 
 
 class CpuTable:
-    """Adds up costs by file in each process of pytest; the first process prints them by folder."""
+    """A sum of costs by file in each process of pytest; the first process prints them by folder."""
 
     def __init__(self) -> None:
         self._costs: Costs = defaultdict(lambda: dict.fromkeys(_COLUMNS, 0.0))

@@ -31,7 +31,7 @@ from kproxy.worker.worker import OneShard, Worker
 
 @contextmanager
 def as_served() -> Iterator[None]:
-    """Python looks for cycles as in a process that serves, not among all that tests have left."""
+    """Look for cycles as in a process that serves, not among all that tests have left."""
     thresholds = gc.get_threshold()
     collect_less()
     try:
@@ -42,7 +42,7 @@ def as_served() -> Iterator[None]:
 
 
 async def chunks_of(answer: StreamedResponse) -> list[bytearray]:
-    """All chunks of an answer, as a connection sends them."""
+    """Return all chunks of an answer, as a connection sends them."""
     chunks = []
     with answer.pinned():
         while (chunk := await answer.read()) is not None:
@@ -82,7 +82,7 @@ class DictKv:
 
 
 class MemorySegments:
-    """Where a memory shard keeps bodies: one long segment."""
+    """The store of a memory shard's bodies: one long segment."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -108,7 +108,7 @@ class MemorySegments:
 
 
 class MemoryShard:
-    """Stands in for `kproxy.shard.shard.Shard`."""
+    """A fake for `kproxy.shard.shard.Shard`."""
 
     def __init__(self, shard: int = 0, shards: int = 1, *, shared: bool = False) -> None:
         self.kv = DictKv()
@@ -151,14 +151,14 @@ class MemoryShard:
 
 
 def refused_append(envelopes: Sequence[Envelope], code: Code = Code.KAFKA_STORAGE_ERROR) -> Ticket:
-    """What a log answers to an append that it does not take."""
+    """Return a log's answer to an append that it refuses."""
     ticket = Ticket(list(envelopes))
     ticket.set_error(KafkaError(code))
     return ticket
 
 
 def memory_worker(**settings: Any) -> Worker:
-    """A worker over a memory shard, with a clock that stands still unless moved."""
+    """Return a worker over a memory shard, with a clock that stands still unless moved."""
     clock = itertools.count(int(time.time() * 1000))
     shard: Any = MemoryShard()
     worker = Worker(

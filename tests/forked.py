@@ -1,8 +1,8 @@
 """Processes of kproxy, forked from one that has imported it: an import takes most of a start.
 
 Only a real start will do where the interpreter itself is to be another one: with a library
-preloaded, with other paths. Those are started as ever, unless `fork_in` was told of their
-environment: for those that are started often.
+preloaded, with other paths. Such processes are started as ever, unless `fork_in` was told of their
+environment, for those that are started often.
 """
 
 import array

@@ -89,7 +89,7 @@ def a_value(rng: random.Random, kind: str, nullable: bool, flexible: bool, ids: 
 
 
 def parts_of(annotation: Any) -> tuple[Any, bool]:
-    """(the annotation without None, whether None was in it)."""
+    """Return (the annotation without None, whether None was in it)."""
     if get_origin(annotation) is tuple or not get_args(annotation):
         return annotation, False
     kept = [part for part in get_args(annotation) if part is not type(None)]
@@ -97,7 +97,7 @@ def parts_of(annotation: Any) -> tuple[Any, bool]:
 
 
 def values_of(rng: random.Random, schema: Any, ids: list[UUID]) -> dict[str, Any]:
-    """Values of the right types that make no sense."""
+    """Return values of the right types that make no sense."""
     values: dict[str, Any] = {}
     for field in fields(schema):
         if field.default is not MISSING and rng.random() < 0.3:
@@ -126,7 +126,7 @@ def values_of(rng: random.Random, schema: Any, ids: list[UUID]) -> dict[str, Any
 
 
 class Writer:
-    """Writes values as a schema says; of counts, lengths and tags a share strays from it."""
+    """A writer of values as a schema says; a share of counts, lengths and tags strays from it."""
 
     def __init__(self, rng: random.Random | None = None, straying: float = 0.0) -> None:
         self._rng = rng or random.Random(0)
@@ -225,7 +225,7 @@ def _default(field: Field[Any]) -> Any:
 def request(
     key: int, version: int, values: dict[str, Any], writer: Writer | None = None, name: str = "gen"
 ) -> bytes:
-    """A request without its length."""
+    """Return a request without its length."""
     writer, schema = writer or Writer(), request_schema(key, version)
     client_id = name.encode()
     header = struct.pack(">hhih", key, version, 1, len(client_id)) + client_id
@@ -235,7 +235,7 @@ def request(
 
 
 def mutated(rng: random.Random, data: bytes, first: int = 8) -> bytes:
-    """The same with some bits flipped, or some bytes doubled, taken out, or made a large number."""
+    """Return the same with some bits flipped, or some bytes doubled, removed, or a large number."""
     out = bytearray(data)
     for _ in range(rng.randrange(1, _FLIPS_MAX)):
         at = rng.randrange(first, max(first + 1, len(out)))
@@ -272,7 +272,7 @@ class Made(NamedTuple):
 
 
 def sensible(schema: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """Values of which those of known names are what they should be; one element in each array."""
+    """Return values whose known names are what they should be; one element in each array."""
     values: dict[str, Any] = {}
     for field in fields(schema):
         kept, _ = parts_of(field.type)
@@ -289,7 +289,7 @@ def sensible(schema: Any, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def array_paths(schema: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Where a request has arrays, by the names of their fields."""
+    """Return the paths of a request's arrays, by the names of their fields."""
     found = []
     for field in fields(schema):
         kept, _ = parts_of(field.type)
@@ -301,7 +301,7 @@ def array_paths(schema: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...
 
 
 def repeated(values: dict[str, Any], path: tuple[str, ...], count: int) -> dict[str, Any]:
-    """The same values with the element at `path` many times."""
+    """Return the same values with the element at `path` many times."""
     first = values[path[0]][0]
     if len(path) == 1:
         return {**values, path[0]: Repeated(first, count)}
@@ -309,7 +309,7 @@ def repeated(values: dict[str, Any], path: tuple[str, ...], count: int) -> dict[
 
 
 def elements_of(values: Any) -> int:
-    """How many elements a guard counts."""
+    """Return how many elements a guard counts."""
     if isinstance(values, Repeated):
         return values.count * (1 + elements_of(values.element))
     if isinstance(values, dict):
@@ -320,7 +320,7 @@ def elements_of(values: Any) -> int:
 
 
 def made(seed: str, known: dict[str, Any], ids: list[UUID], huge: int, odds: float) -> Made:
-    """One request. A share of `odds` of them is huge: up to so many elements."""
+    """Return one request. A share of `odds` of them is huge: up to so many elements."""
     rng = random.Random(seed)
     key, version = rng.choice(VERSIONS)
     schema = request_schema(key, version)

@@ -46,7 +46,7 @@ def need_program(name: str) -> str:
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` free ports, below those that the system itself gives to connections."""
+    """Return the first of `count` free ports, below those that the system itself gives away."""
     while True:
         first = random.randrange(15_000, 30_000)
         with ExitStack() as held:
@@ -124,7 +124,7 @@ class Served:
         return next((event for event in self.events if event["event"] == name), None)
 
     def served_shards(self) -> set[int]:
-        """The shards of a cluster that this worker serves now."""
+        """Return the shards of a cluster that this worker serves now."""
         shards = set()
         for event in list(self.events):
             if event["event"] == "shard_served":
@@ -134,15 +134,15 @@ class Served:
         return shards
 
     def wire(self, name: str, partition: int = 0) -> Wire:
-        """A connection to who serves a queue's partition: embedded, always this one."""
+        """Return a connection to the owner of a queue's partition: embedded, always this one."""
         return Wire(self.host, self.port)
 
     def faults(self) -> list[dict[str, Any]]:
-        """Events that say kproxy itself failed."""
+        """Return events that say kproxy itself failed."""
         return [event for event in self.events if "exception" in event]
 
     def rss(self) -> int:
-        """Resident bytes."""
+        """Return resident bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def disk_bytes(self) -> int:
@@ -254,7 +254,7 @@ def run_java(
     seconds: float = 120,
     libs: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`libs`: a class path in the place of Kafka's own."""
+    """Run a Java program. `libs`: a class path in the place of Kafka's own."""
     need_program("java")
     need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
     command = [

@@ -1,4 +1,4 @@
-"""How long the loop is held by a piece of work.
+"""The time for which a piece of work holds the loop.
 
 Held is what the loop's thread computed between two of its turns: other load does not count.
 """
@@ -14,9 +14,9 @@ HELD_S = 0.15
 
 
 def slowness() -> float:
-    """How many times as long as on an idle machine of ours a little work takes here and now.
+    """Return how many times as long as on an idle machine of ours a little work takes here and now.
 
-    Whoever shares the two cores slows each instruction down, CPU time and all.
+    Other load on the two cores slows each instruction down, CPU time and all.
     """
     with as_served():
         began, work = time.thread_time(), {}
@@ -26,7 +26,7 @@ def slowness() -> float:
 
 
 async def held_by(work: Awaitable[Any]) -> tuple[Any, float]:
-    """What comes of it, and the longest that the loop was held meanwhile."""
+    """Return the result, and the longest that the loop was held meanwhile."""
     longest, ended = 0.0, False
 
     async def turn() -> None:

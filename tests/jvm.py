@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For a JVM that does little: its own compiler would take most of the CPU."""
+"""The options of a JVM that does little: its own compiler would take most of the CPU."""
 
 
 def archive_of(libs: Path) -> Path:

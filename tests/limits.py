@@ -27,7 +27,7 @@ _OF_SOMETHING_ELSE = re.compile(r"(^|_)(BYTES|MS|S|FROM|MASK)(_|$)|_AT$|_(SAID|F
 
 
 def limits() -> Iterator[str]:
-    """The module constants that bound a number of things: `virtual.state._COUNTED_MAX`."""
+    """Yield the module constants that bound a number of things: `virtual.state._COUNTED_MAX`."""
     for path in sorted(_ROOT.rglob("*.py")):
         module = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         for node in ast.parse(path.read_text()).body:
@@ -46,7 +46,7 @@ def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
 
 
 def _constant(value: ast.expr | None) -> object:
-    """What an expression of numbers comes to; None where it names something."""
+    """Return the value of an expression of numbers; None where it names something."""
     if value is None or any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value)):
         return None
     return eval(compile(ast.Expression(value), "", "eval"), {"__builtins__": {}})

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 LONGEST = HERE / "longest.txt"
 _SECONDS_LEAST = 2.0
-"""Of a file in the list: the others come behind them, as they are collected."""
+"""The least seconds of a file in the list: the others come behind them, as they are collected."""
 _CUT = ("tests/test_readme.py",)
 """Files whose tests need nothing of each other and take long: each may run anywhere."""
 

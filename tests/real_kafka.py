@@ -11,7 +11,7 @@ from tests.jvm import SHORT_LIVED_JAVA, archived, missing_archive
 
 
 class RunningKafka:
-    """Where a Kafka is that is for somebody else to stop."""
+    """The place of a Kafka that somebody else stops."""
 
     host = "127.0.0.1"
 
@@ -29,7 +29,7 @@ class Kafka(RunningKafka):
     def __init__(
         self, directory: Path, *java: str, advertise: int | None = None, more: str = ""
     ) -> None:
-        """`java`: its options; without any a small heap, as many run beside each other.
+        """Take `java`: its options; without any a small heap, as many run beside each other.
 
         `advertise`: the port that clients are told, of a proxy between. `more`: settings that hold
         over those here; PORT and CONTROLLER_AT stand for its ports.

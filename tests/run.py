@@ -58,14 +58,17 @@ Start = Callable[[], AbstractContextManager[Site]]
 
 
 class Sites:
-    """Running kproxys, by a key that says what they are."""
+    """The running kproxys, by a key that says what they are."""
 
     def __init__(self) -> None:
         self._running: dict[object, tuple[Site, ExitStack]] = {}
 
     @contextmanager
     def lent(self, key: object, start: Start) -> Iterator[Site]:
-        """A running one, for the length of a block. What failed in it is not lent again."""
+        """Lend a running one, for the length of a block.
+
+        One that failed in it is not lent again.
+        """
         if key not in self._running:
             stack = ExitStack()
             self._running[key] = stack.enter_context(start()), stack

@@ -44,7 +44,7 @@ class Authority:
         self.server = self.issue("server", "localhost", "127.0.0.1")
 
     def issue(self, name: str, *identities: str, **more: Any) -> Path:
-        """A chain and its key in one file."""
+        """Issue a chain and its key in one file."""
         path = self.directory / f"{name}.pem"
         made = self.authority.issue_cert(*identities, **more)
         key = load_pem_private_key(made.private_key_pem.bytes(), None)
@@ -56,7 +56,7 @@ class Authority:
         return path
 
     def context(self, certificate: Path | None = None) -> ssl.SSLContext:
-        """A client's."""
+        """Return a client's context."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if certificate is not None:
             context.load_cert_chain(certificate)
@@ -130,7 +130,7 @@ class Site:
         return f"localhost:{self.port[name]}"
 
     def wire(self, name: str, certificate: Path | None = None) -> Wire:
-        """A connection by a listener, encrypted where that is; not logged in."""
+        """Return a connection by a listener, encrypted where that is; not logged in."""
         wire = Wire("127.0.0.1", self.port[name])
         if name in ("TLS", "MUTUAL", "OUTSIDE"):
             context = self.authority.context(certificate)
@@ -142,7 +142,7 @@ class Site:
             assert put_user(wire, name, password) == {name: 0}
 
     def librdkafka(self, name: str, mechanism: str = "", user: str = "alice") -> dict[str, Any]:
-        """Settings of a client that comes by a listener."""
+        """Return settings of a client that comes by a listener."""
         settings: dict[str, Any] = {"bootstrap.servers": self.address(name)}
         protocol = {"TLS": "SSL", "MUTUAL": "SSL", "SASL": "SASL_PLAINTEXT",
                     "OUTSIDE": "SASL_SSL"}.get(name, "PLAINTEXT")  # fmt: skip
@@ -156,7 +156,7 @@ class Site:
 
 
 def put_user(wire: Wire, name: str, password: str, iterations: int = 4096) -> dict[str, int]:
-    """Codes by user."""
+    """Put a user; return codes by user."""
     upsertions = []
     for number, mechanism in ((1, "SCRAM-SHA-256"), (2, "SCRAM-SHA-512")):
         hashed = scram.salted(mechanism, password.encode(), b"salt", iterations)
@@ -181,7 +181,7 @@ def authenticate(wire: Wire, token: bytes, version: int = 2) -> Any:
 def log_in(
     wire: Wire, mechanism: str = "SCRAM-SHA-256", user: str = "alice", password: str = PASSWORD
 ) -> Any:
-    """The last answer."""
+    """Log in; return the last answer."""
     assert handshake(wire, mechanism).error_code == 0
     if mechanism == "PLAIN":
         return authenticate(wire, plain(user, password))
@@ -208,7 +208,7 @@ def framed(data: bytes) -> bytes:
 
 
 def all_of(connection: socket.socket, seconds: float = 8) -> bytes:
-    """What comes until the server ends the connection, as it should in this time."""
+    """Return the bytes until the server ends the connection, as it should in this time."""
     connection.settimeout(seconds)
     found = b""
     try:

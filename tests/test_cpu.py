@@ -1,4 +1,4 @@
-"""What `--cpu-table` counts."""
+"""The counts of `--cpu-table`."""
 
 import subprocess
 import sys

@@ -47,7 +47,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def methods_of(of: ast.ClassDef, classes: dict[str, list[ast.ClassDef]]) -> set[str]:
-    """The names of the methods of a class and of its bases."""
+    """Return the names of the methods of a class and of its bases."""
     found = {
         one.name
         for one in of.body
@@ -77,7 +77,7 @@ def keeps_itself(value: ast.expr, methods: set[str]) -> bool:
 
 
 def assigned(method: Function) -> Iterator[ast.expr]:
-    """What a method puts into attributes, of itself or of what it was given."""
+    """Yield the values that a method puts into attributes, its own or those of its arguments."""
     for one in ast.walk(method):
         if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
             targets = one.targets if isinstance(one, ast.Assign) else [one.target]
@@ -86,7 +86,7 @@ def assigned(method: Function) -> Iterator[ast.expr]:
 
 
 def classes_that_keep_themselves() -> dict[str, list[str]]:
-    """Where, by the names of classes."""
+    """Return their places, by the names of classes."""
     files = sorted((ROOT / "kproxy").rglob("*.py"))
     trees = {path: ast.parse(path.read_text()) for path in files}
     classes: dict[str, list[ast.ClassDef]] = {}

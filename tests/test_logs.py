@@ -88,7 +88,7 @@ def test_lines_are_bounded_and_floods_are_cut() -> None:
     assert 30 <= names.count("flood") < 200
 
 
-def test_what_is_left_out_of_a_flood_is_counted() -> None:
+def test_events_left_out_of_a_flood_are_counted() -> None:
     now = 100.0
     floods = Floods(lambda: now)
 
@@ -111,7 +111,7 @@ def test_what_is_left_out_of_a_flood_is_counted() -> None:
     assert passed(80, "a") == 20
 
 
-def test_who_floods_the_log_hides_nobody() -> None:
+def test_flooding_client_hides_nobody() -> None:
     now = 100.0
     floods = Floods(lambda: now)
 
@@ -188,7 +188,7 @@ AUDIT = sorted({
 
 @pytest.mark.parametrize("name", AUDIT)
 def test_the_audit_is_bounded_of_one_client_and_hides_nobody(name: str) -> None:
-    """FAULT: nothing bounded what one client had logged of it. What is left out is counted."""
+    """FAULT: nothing bounded what one client had logged of it. Lines left out are counted."""
     now, who = 100.0, "by" if name in ("quotas_changed", "user_changed") else "principal"
     floods = Floods(lambda: now)
 
@@ -229,7 +229,7 @@ NOT_ASKED = {
 """Events of the level info that no request causes, or one for megabytes of its own."""
 
 
-def test_what_a_request_has_logged_is_bounded() -> None:
+def test_events_of_requests_are_bounded() -> None:
     """FAULT: changes of users, rules and quotas could fill the disk."""
     assert logged_names("info") <= NOT_ASKED | OF_CLIENT.keys() | OF_ALL | DYNAMIC
 
@@ -243,7 +243,7 @@ def _names(argument: ast.expr) -> Iterator[str]:
 
 
 def logged_names(level: str = "") -> set[str]:
-    """The names of all events in the source; those of a level."""
+    """Return the names of all events in the source; those of a level."""
     found = set(DYNAMIC)
     for path in (ROOT / "kproxy").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -38,7 +38,7 @@ async def test_a_long_answer_waits_for_room() -> None:
     assert memory.used == 1 << 19
 
 
-async def test_who_has_gone_waits_no_more() -> None:
+async def test_departed_waiter_waits_no_more() -> None:
     memory = MemoryBudget(10)
     memory.take(11)
     called: list[int] = []
@@ -89,7 +89,7 @@ def test_unfinished_frames_of_one_holder_keep_nobody_else_out() -> None:
     assert memory.used < 2000
 
 
-def test_who_has_little_begins_nothing_where_all_is_taken() -> None:
+def test_small_holder_begins_nothing_where_all_is_taken() -> None:
     memory = SharedBudget(1000)
     for number in range(21):
         memory.part(f"User:{number}").take(100)
@@ -111,7 +111,7 @@ def test_a_part_that_leaves_is_told_nothing() -> None:
     assert not memory.parts._of
 
 
-async def test_who_reads_slowly_does_not_keep_answers_of_others_waiting() -> None:
+async def test_slow_reader_does_not_keep_answers_of_others_waiting() -> None:
     """FAULT: one user's slow readers filled the memory of answers, and nobody had a Fetch."""
     answers = AnswerBudget(1000)
     slow = [answers.part("User:mallory") for _ in range(11)]

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import ROOT, SPARK_ENV, SPARK_JARS, need, need_program, served
 
 MILLION, HERE = "1000000", "20000"
-"""What a page makes of queues, and what is made here."""
+"""The number of queues that a page makes, and the number that is made here."""
 _PATIENCE_S = 30
 _EXAMPLE = re.compile(r"^```sh\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.S | re.M)
 _READS = re.compile(r"kproxy (consume|describe|queues|groups) |kcat .* -C ")

@@ -83,7 +83,7 @@ def _kept(function: ast.AsyncFunctionDef, makers: set[str]) -> Iterator[str]:
 
 
 def found_in(source: str) -> list[str]:
-    """What keeps a row in a module: a name behind an await, or an attribute of an object."""
+    """Return the places that keep a row: a name behind an await, or an attribute of an object."""
     tree = ast.parse(source)
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -1,4 +1,4 @@
-"""What modules and processes of one run share."""
+"""The things that modules and processes of one run share."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from tests.workers import SIDE_BY_SIDE
 
 
 class Started:
-    """Serves that are started one after another, and how often they were stopped."""
+    """A series of servers that are started one after another, and how often they were stopped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

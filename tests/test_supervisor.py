@@ -123,7 +123,7 @@ async def test_nobody_is_answered_until_those_started_together_serve(
     assert worker.cluster.looks == looks
 
 
-async def test_who_does_not_come_is_not_waited_for_for_ever(
+async def test_absent_worker_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "_TOGETHER_S", 0.2)

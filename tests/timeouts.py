@@ -1,7 +1,7 @@
 """A limit for each test: one that hangs fails, with the place where it hangs.
 
 These lines are what pytest-timeout would do here, without a dependency: a signal ends the test in
-place, and its fixtures end as after any failure. Where no Python code runs any more, the process
+place, and its fixtures end as after any failure. If no Python code runs any more, the process
 writes the stacks of all threads and ends; xdist then goes on with another one.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 SECONDS = 600
-"""For a setup, a call or a teardown: several times what the slowest takes on a busy machine."""
+"""The limit of a setup, a call or a teardown: several times the slowest on a busy machine."""
 SECONDS_LONG = 4 * 3600
 _MORE = 60
 

@@ -16,7 +16,7 @@ from kproxy.protocol.varint import uvarint
 
 TODAY_MS = int(time.time()) * 1000  # the same for all: some tests compare batches
 LISTENERS: list[Callable[[int, int, dict[str, Any]], None]] = []
-"""Told of each request before it is sent."""
+"""The callbacks for each request before it is sent."""
 
 
 def varlong(value: int) -> bytes:
@@ -34,7 +34,7 @@ def record(delta: int, value: bytes | None, key: bytes | None = None, time_delta
 def keyed(
     *records: tuple[bytes | None, bytes | None], time_ms: int = 0, codec: int = 0, **more: Any
 ) -> bytes:
-    """A batch of records with these keys and values, packed by a codec of CODECS."""
+    """Return a batch of records with these keys and values, packed by a codec of CODECS."""
     data = b"".join(record(i, value, key) for i, (key, value) in enumerate(records))
     return batch(
         *[b""] * len(records), times=(time_ms or TODAY_MS,) * len(records), attributes=codec,
@@ -55,7 +55,7 @@ def batch(
     crc: int | None = None,
     packed: bytes | None = None,
 ) -> bytes:
-    """A record batch, sound unless told otherwise."""
+    """Return a record batch, sound unless told otherwise."""
     times = times or (TODAY_MS,) * len(values)
     records = packed
     if records is None:
@@ -140,7 +140,7 @@ class Wire:
         self, queue: str | UUID, records: bytes | None, partition: int = 0, version: int = 9,
         acks: int = -1,
     ) -> Any:  # fmt: skip
-        """The partition's part of the answer."""
+        """Produce; return the partition's part of the answer."""
         answer = self.call(ApiKey.PRODUCE, version, produce_values(queue, records, partition, acks))
         return answer.responses[0].partition_responses[0]
 
@@ -251,7 +251,7 @@ def fetch_values(
 
 
 def batches(records: bytes | None) -> list[tuple[int, bytes]]:
-    """(base offset, batch) of each batch in a fetch answer's records."""
+    """Return (base offset, batch) of each batch in a fetch answer's records."""
     found = []
     position = 0
     data = records or b""

@@ -73,14 +73,14 @@ class Workers:
         return self
 
     def wait_served(self, seconds: float = 30) -> None:
-        """Until every shard has an owner among the living."""
+        """Wait until every shard has an owner among the living."""
         eventually(lambda: len(self.owners()) == self.shards, seconds)
 
     def wait_balanced(self, seconds: float = 20) -> dict[int, int]:
-        """Worker by shard, once every shard has an owner and every worker its share.
+        """Return worker by shard, once every shard has an owner and every worker its share.
 
-        The first worker has all until the second has joined: what a test does while shards are
-        handed over is what it means to test, or it waits.
+        The first worker has all until the second has joined: a test that acts while shards are
+        handed over means to test that, or it waits.
         """
 
         def owners() -> dict[int, int] | None:
@@ -93,7 +93,7 @@ class Workers:
         return found
 
     def owners(self) -> dict[int, int]:
-        """Worker by shard, as their logs say."""
+        """Return worker by shard, as their logs say."""
         found = {}
         for index, worker in enumerate(self.workers):
             if worker.process.poll() is None:
@@ -105,16 +105,16 @@ class Workers:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def owner(self, name: str, partition: int = 0) -> Served:
-        """Who serves a queue's partition, or a group."""
+        """Return the worker that serves a queue's partition, or a group."""
         return self.workers[self.owners()[shard_of(name, self.shards, partition)]]
 
     def wire(self, name: str, partition: int = 0) -> Wire:
-        """A connection to who serves a queue's partition."""
+        """Return a connection to the worker that serves a queue's partition."""
         return self.owner(name, partition).wire(name, partition)
 
 
 Site = Served | Workers
-"""What client tests run against: an embedded kproxy, or workers on a real Kafka."""
+"""A server that client tests run against: an embedded kproxy, or workers on a real Kafka."""
 
 
 def known_everywhere(site: Site, *names: str) -> None:

@@ -52,7 +52,7 @@ def answering(caller: socket.socket) -> None:
 
 
 def become(request: dict[str, Any], files: "array.array[int]", unwanted: tuple[int, ...]) -> None:
-    """Be as the command's own interpreter would be: its files, environment and arguments."""
+    """Become as the command's own interpreter would be: its files, environment and arguments."""
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number)
     for descriptor in (*files, *unwanted):
@@ -71,7 +71,7 @@ def become(request: dict[str, Any], files: "array.array[int]", unwanted: tuple[i
 if __name__ == "__main__":
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         cli.get_command(None, name)  # type: ignore[arg-type]
-    load_common(RANGES)  # what each server's start does
+    load_common(RANGES)  # each server's start does the same
     gc.collect()
     gc.freeze()
     answering(socket.socket(fileno=int(sys.argv[1])))

@@ -104,7 +104,7 @@ class GroupsConfig(BaseModel):
         4000, description="greatest one that a group may set"
     )
     errors_deadletterqueue_topic_name_prefix: str = Field(
-        "dlq.", description="what names of dead-letter queues begin with"
+        "dlq.", description="prefix of names of dead-letter queues"
     )
     errors_deadletterqueue_auto_create_topics_enable: bool = Field(
         False, description="create a dead-letter queue at its first record"

@@ -37,7 +37,7 @@ class ListenerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(_MAIN, description="what answers and logs call it")
+    name: str = Field(_MAIN, description="its name in answers and logs")
     listen: Address = Field(description="address to accept connections on")
     advertise: Address | None = Field(
         None, description="address that its clients are told to use [default: the listen address]"
@@ -47,7 +47,7 @@ class ListenerConfig(BaseModel):
     )
     certificate: Path | None = Field(None, description="certificate chain, as PEM")
     private_key: Path | None = Field(None, description="its key, where the chain has none")
-    client_ca: Path | None = Field(None, description="who signs clients' certificates, as PEM")
+    client_ca: Path | None = Field(None, description="the issuer of clients' certificates, as PEM")
     client_auth: Literal["none", "requested", "required"] = Field(
         "none", description="whether clients show a certificate"
     )
@@ -60,7 +60,7 @@ class ListenerConfig(BaseModel):
     oauth_jwks: str | None = Field(
         None, description="keys that tokens are signed with: a file or an https address"
     )
-    oauth_issuer: str | None = Field(None, description="who signs tokens (iss)")
+    oauth_issuer: str | None = Field(None, description="the issuer of tokens (iss)")
     oauth_audience: str | None = Field(None, description="for whom they are signed (aud)")
     oauth_principal_claim: str = Field("sub", description="the claim that says who it is")
     oauth_scope_claim: str = Field(

@@ -30,7 +30,7 @@ class SecurityConfig(BaseModel):
         "", description="principals that may do anything: User:alice;User:bob"
     )
     allow_everyone_if_no_acl_found: bool = Field(
-        False, description="what no access rule names is everybody's"
+        False, description="resources that no access rule names are everybody's"
     )
 
     @property

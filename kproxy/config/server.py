@@ -179,7 +179,7 @@ class Config(SecurityConfig, GroupsConfig):
         ByteSize(512 * MIB), description="answers held in memory, over all connections"
     )
     connections_max: PositiveInt = Field(10_000, description="connections open at a time")
-    connections_per_ip_max: PositiveInt = Field(10_000, description="of them, from one address")
+    connections_per_ip_max: PositiveInt = Field(10_000, description="connections from one address")
     connection_idle_ms_max: PositiveInt = Field(600_000, description="closed after this silence")
     in_flight_requests_max: PositiveInt = Field(64, description="unanswered ones per connection")
     receive_stalled_ms_max: PositiveInt = Field(

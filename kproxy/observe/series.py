@@ -1,6 +1,6 @@
 """A worker's series for Prometheus, made of plain numbers when they are asked for.
 
-docs/operations.md says what each means. Every label has few values, by code and not by data, but
+docs/metrics.md says what each means. Every label has few values, by code and not by data, but
 for queues and groups that were asked for by name (`observe.selected`).
 """
 

@@ -85,7 +85,7 @@ class ServedListener:
             )  # fmt: skip
         if not config.sasl and config.client_auth != "required":
             _log.warning(
-                "listener_lets_anyone_in", listener=self.name, listen=config.listen,
+                "listener_unprotected", listener=self.name, listen=config.listen,
                 hint="every client that reaches it reads, writes and deletes all queues, unless"
                 " authorizer is acl; see Security in README",
             )  # fmt: skip

@@ -132,7 +132,7 @@ def _refuse_full(directory: Path) -> None:
 @click.command(name="restore")
 @click.option(
     "--from", "backup", type=click.Path(path_type=Path), required=True, metavar="DIR",
-    help="what kproxy backup has made",
+    help="a directory that kproxy backup has made",
 )  # fmt: skip
 @data_dir_option
 def restore_command(backup: Path, data_dir: Path) -> None:

@@ -20,7 +20,7 @@ data_dir_option = click.option(
     default=FIELDS["data_dir"].default,
     show_default=True,
     envvar="KPROXY_DATA_DIR",
-    help="of the kproxy to ask",
+    help="the data directory of the kproxy to ask",
 )
 
 

@@ -239,7 +239,7 @@ def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
 @click.command(name="top")
 @click.option(
     "--http", "addresses", multiple=True, metavar="HOST:PORT",
-    help="where a worker's --http-listen is; more than one may be given"
+    help="the address of a worker's --http-listen; more than one may be given"
     f" [default: {_DEFAULT} and the ports that follow]",
 )  # fmt: skip
 @click.option("--every", default=2.0, show_default=True, type=click.FloatRange(0.2),
@@ -249,7 +249,7 @@ def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
 @click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="the bearer token that workers ask for")  # fmt: skip
 @click.option("--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="whose certificates to trust at https:// addresses")  # fmt: skip
+              help="the certificates to trust at https:// addresses")  # fmt: skip
 def top_command(
     addresses: tuple[str, ...], every: float, lines: int, once: bool,
     token_file: Path | None, ca_file: Path | None,

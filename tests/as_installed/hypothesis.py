@@ -1,4 +1,4 @@
-"""In front of the real one for processes that tests serve: a user has no Hypothesis.
+"""A stand-in before the real one for processes that tests serve: a user has no Hypothesis.
 
 kio's phantom types import it where it is installed, which takes a third of kproxy's start.
 """

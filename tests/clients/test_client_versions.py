@@ -59,7 +59,7 @@ def test_java_client_of_this_version_works(site: Site, queue: str, version: str)
     }
 
 
-def test_what_spark_3_5_asks_of_its_client_works(site: Site, queue: str) -> None:
+def test_requests_of_spark_3_5_work(site: Site, queue: str) -> None:
     """Its connector for Kafka is not to be had everywhere; its client, kafka-clients 3.4.1, is."""
     printed = java(str(SPARK_CALLS), site.address, queue, libs=class_path("3.4.1"))
     assert steps(printed) == {

@@ -159,7 +159,7 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_a_line(site: Site, queue: str) -> None:
+def test_error_is_a_line(site: Site, queue: str) -> None:
     admin = admin_of(site)
     for config, said in WRONG:
         topic = NewTopic(queue, 1, 1, config=dict([config.split("=", 1)]))
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_a_line(site: Site, queue: str) -> None:
         assert error.str().isprintable()
 
 
-def test_what_is_wrong_is_a_line_of_kafka_configs(site: Site, queue: str) -> None:
+def test_error_is_a_line_of_kafka_configs(site: Site, queue: str) -> None:
     create(site, queue)
     at = ("--bootstrap-server", site.address, "--alter", "--topic", queue)
     own = (f"kproxy.route.to=d-{{key}},kproxy.route.unroutable={queue}", "is this queue itself")

@@ -108,7 +108,7 @@ def test_a_transaction_may_be_larger_than_what_may_wait(site: Site, queue: str) 
     check(site.address, {f"{queue}-k": numbers(0, 40)})
 
 
-def test_what_is_aborted_is_not_passed_on(site: Site, queue: str) -> None:
+def test_aborted_records_are_not_passed_on(site: Site, queue: str) -> None:
     """What is committed is, once; what is open waits, and so does what lies behind it."""
     entrance(site.address, queue, f"{queue}-{{key}}")
     one, other = (transactional(site.address, f"{queue}-{n}") for n in range(2))
@@ -290,7 +290,7 @@ def test_a_target_deleted_with_records_on_their_way(site: Site, queue: str) -> N
     assert got == due[-len(got) :]
 
 
-def test_what_has_no_queue_says_why(site: Site, queue: str) -> None:
+def test_unroutable_record_says_why(site: Site, queue: str) -> None:
     lost = f"{queue}.lost"
     entrance(site.address, queue, f"{queue}{{header:x}}.{{key}}", unroutable=lost)
     entrance(site.address, f"{queue}-2", "_{key}", unroutable=f"{queue}.lost-2")
@@ -369,7 +369,7 @@ def test_so_many_queues_and_no_more(site: Site, queue: str) -> None:
     check(site.address, {f"{queue}-k{key}": [b"%d" % key] for key in range(40)})
 
 
-def test_who_lags_too_far_takes_no_more(site: Site, queue: str) -> None:
+def test_lagging_target_takes_no_more(site: Site, queue: str) -> None:
     """Producers wait, and go on once there is room; what was taken is passed on."""
     entrance(site.address, queue, f"{queue}-{{key}}", queues_max=1, lag_max=50)
     send(site.address, queue, [(b"first", b"0", {})])

@@ -32,7 +32,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_what_was_polled_before_is_accepted_by_the_next_poll(site: Site, queue: str) -> None:
+def test_polled_records_are_accepted_by_the_next_poll(site: Site, queue: str) -> None:
     create(site.address, queue, partitions=3)
     configure(site.address, queue)
     produce(site.address, queue, numbers(0, 90), partitions=3)
@@ -81,7 +81,7 @@ def test_a_record_is_given_so_often_and_no_more(site: Site, queue: str) -> None:
     assert rest(site.address, queue, queue) == []
 
 
-def test_who_closes_gives_back_what_it_has_not_acknowledged(site: Site, queue: str) -> None:
+def test_close_gives_back_unacknowledged_records(site: Site, queue: str) -> None:
     create(site.address, queue)
     configure(site.address, queue, share_record_lock_duration_ms=60_000)
     produce(site.address, queue, numbers(0, 4))
@@ -208,7 +208,7 @@ def test_only_what_is_committed_is_given(site: Site, queue: str) -> None:
 
 
 @pytest.mark.parametrize("reset", ["latest", "by_duration:PT1H"])
-def test_where_a_group_begins(site: Site, queue: str, reset: str) -> None:
+def test_group_begins_by_its_setting(site: Site, queue: str, reset: str) -> None:
     create(site.address, queue)
     configure(site.address, queue, share_auto_offset_reset=reset)
     producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
@@ -246,7 +246,7 @@ def test_later_and_later_after_each_release(site: Site, queue: str) -> None:
     assert rest(site.address, queue, queue) == []
 
 
-def test_what_waits_holds_up_no_other(site: Site, queue: str) -> None:
+def test_released_record_holds_up_no_other(site: Site, queue: str) -> None:
     create(site.address, queue)
     configure(site.address, queue, kproxy_share_retry_backoff_ms=3_600_000)
     produce(site.address, queue, numbers(0, 3))

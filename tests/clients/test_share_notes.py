@@ -55,7 +55,7 @@ def notes(*born: str) -> Notes:
     return Notes().born(*(born or ("a", "b")))
 
 
-def test_what_may_happen() -> None:
+def test_possible_histories_pass() -> None:
     assert notes().all("a", 1, "accept").problems() == []
     assert notes().all("a", 1, "release").all("b", 2, "accept").problems() == []
     assert notes().all("a", 1, "reject").problems((REJECTED, 1)) == []
@@ -127,13 +127,13 @@ def test_what_may_happen() -> None:
         ]),
     ],
 )  # fmt: skip
-def test_what_may_not(
+def test_impossible_histories_fail(
     planted: Notes, letters: tuple[tuple[str, int], ...], said: list[str]
 ) -> None:
     assert planted.problems(*letters) == said
 
 
-def test_what_nobody_wrote() -> None:
+def test_records_that_nobody_wrote_fail() -> None:
     history = History()
     history.read(["born 1\n", "given 2 q 0 7 1 z\n"])
     dead = [Letter(("q", 1, 0), REJECTED, 1, "z")]

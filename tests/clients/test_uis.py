@@ -65,7 +65,7 @@ def errors(answer: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("requests", [COMMON, KAFBAT, REDPANDA], ids=["akhq", "kafbat", "redpanda"])
-def test_what_a_ui_asks_when_it_opens(
+def test_first_requests_of_a_ui_are_answered(
     site: Site, queue: str, requests: list[tuple[int, int, dict[str, Any]]]
 ) -> None:
     with site.wire(queue) as wire:

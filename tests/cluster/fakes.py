@@ -25,19 +25,19 @@ class Topic:
         self.records: list[Record] = []
 
     def compacted(self) -> list[Record]:
-        """The last record of each key."""
+        """Return the last record of each key."""
         return sorted({record.key: record for record in self.records}.values())
 
 
 class Link:
-    """What a worker says in the topic, and sends to logs of others."""
+    """The announcements of a worker in the topic, and its commands in logs of others."""
 
     def __init__(self, topic: Topic, writer: int) -> None:
         self.topic = topic
         self.writer = writer
         self.counter = 0
         self.sent: list[tuple[int, Envelope]] = []
-        self.deaf = False  # what it says is lost
+        self.deaf = False  # its announcements are lost
 
     def next_counter(self) -> int:
         self.counter += 1
@@ -105,7 +105,7 @@ class Member:
         return [holder.shard for holder in self.holders.values() if holder.shard is not None]
 
     def hold(self, index: int) -> tuple[ShardOwner, Any]:
-        """A shard with an empty local copy, followed and not served yet."""
+        """Return a shard with an empty local copy, followed and not served yet."""
         shard: Any = MemoryShard(index, SHARDS, shared=True)
         shard.serving = False
         shard.tasks = self.tasks
@@ -113,7 +113,7 @@ class Member:
         return holder, shard
 
     def fold(self, holder: ShardOwner, shard: Any, *envelopes: Envelope) -> None:
-        """Each from this worker, unless it says otherwise."""
+        """Fold each as from this worker, unless it says otherwise."""
         for envelope in envelopes:
             envelope.writer = envelope.writer or self.link.writer
             log_offset = len(shard.log)

@@ -1,4 +1,4 @@
-"""Who announces what, and what who hears it does: names made again, late words, sweeps."""
+"""Announcements and their effect: names made again, late words, sweeps."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ class Story:
         await self.listener.hear()
 
     async def taken_over(self, by: Member) -> tuple[Any, Any]:
-        """A worker with an older copy folds what it missed, then claims and serves."""
+        """Take over: a worker with an older copy folds what it missed, then claims and serves."""
         await by.hear()
         holder, shard = by.hold(HOME)
         self.log.append(claim(by.link.writer))
@@ -110,7 +110,7 @@ async def test_a_takeover_says_nothing_that_the_topic_says_already() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_what_an_earlier_owner_did_not_get_to_say_is_said(gone: bool) -> None:
+async def test_announcements_left_out_by_an_earlier_owner_are_made(gone: bool) -> None:
     story = Story()
     await story.served()
     story.first.link.deaf = True  # and it dies
@@ -207,7 +207,7 @@ async def test_after_a_rebuild_a_deletion_that_nobody_announced_is() -> None:
     assert story.listener.cache.find("unheard") is not None
 
 
-async def test_who_serves_late_ends_nothing_that_came_after_it() -> None:
+async def test_late_owner_ends_nothing_that_came_after_it() -> None:
     story = Story()
     await story.served()  # by the first, which does not hear what follows in the log
     heir = Member(story.topic, 3)
@@ -228,7 +228,7 @@ async def test_who_serves_late_ends_nothing_that_came_after_it() -> None:
     assert len(story.topic.records) < 12  # they do not go on contradicting each other
 
 
-async def test_what_comes_behind_anothers_claim_is_the_others_to_tell() -> None:
+async def test_commands_behind_anothers_claim_are_the_others_to_announce() -> None:
     story = Story()
     await story.served()
     holder, shard = story.first.holders[HOME], story.first.serving(HOME)
@@ -239,7 +239,7 @@ async def test_what_comes_behind_anothers_claim_is_the_others_to_tell() -> None:
     assert len(story.topic.records) == said
 
 
-async def test_who_lost_a_shard_while_it_took_it_up_tells_nothing() -> None:
+async def test_owner_that_lost_a_shard_while_claiming_announces_nothing() -> None:
     """Seed 267 of `tests/simulation/test_workers.py`."""
 
     topic = Topic()
@@ -254,7 +254,7 @@ async def test_who_lost_a_shard_while_it_took_it_up_tells_nothing() -> None:
     assert not topic.records
 
 
-async def test_what_was_noted_and_never_said_does_not_hold_once_another_serves(
+async def test_unannounced_note_does_not_hold_once_another_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seed 89 of `tests/simulation/test_workers.py`: a deleted queue was there for ever."""
@@ -340,7 +340,7 @@ def test_a_catalogue_older_than_tombstones_are_kept_is_read_again() -> None:
     assert not cache.has_missed(day, day)  # it holds nothing
     story_queue = MemberQueue()
     cache.apply(story_queue.records)
-    assert cache.has_missed(5 * day, day)  # of a release that did not say
+    assert cache.has_missed(5 * day, day)  # a release that did not say
     cache.is_current(5 * day)
     assert not cache.has_missed(5 * day + 1000, day)
     assert cache.has_missed(6 * day, day)

@@ -103,7 +103,7 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
     assert shard.apply(command(Kind.CREATE, made, values=values)).code == 0
     assert cache.find("wide") is None
     assert shard.apply(command(Kind.CREATE, made, values=values)).code == 36  # but it is taken
-    shard.apply(command(Kind.QUEUE_READY, made, number=7))  # of something else
+    shard.apply(command(Kind.QUEUE_READY, made, number=7))  # about something else
     assert cache.find("wide") is None
     shard.apply(command(Kind.QUEUE_READY, made, number=0))
     found = cache.find("wide")

@@ -49,7 +49,7 @@ class Site:
         self.end += 1
 
     def compact(self) -> None:
-        """Tombstones are kept no longer."""
+        """Drop the tombstones: they are kept no longer."""
         self.records = [record for record in self.records if record.value is not None]
         self.say("last", queue("last", 1))
 
@@ -70,7 +70,7 @@ class Site:
 
 
 async def long_still() -> tuple[Site, Queue]:
-    """A queue was deleted while this worker stood still, and nobody says so any more."""
+    """Return a worker that stood still while a queue was deleted, which nobody says any more."""
     site, doomed = Site(), queue("doomed", 5)
     site.say("kept", queue("kept", 3))
     site.say("doomed", doomed)
@@ -83,7 +83,7 @@ async def long_still() -> tuple[Site, Queue]:
     return site, doomed
 
 
-async def test_what_is_gone_meanwhile_is_forgotten() -> None:
+async def test_queue_deleted_meanwhile_is_forgotten() -> None:
     site, doomed = await long_still()
     await site.round()
     assert site.names() == ["kept", "last", "new"]
@@ -110,7 +110,7 @@ async def test_it_is_used_while_it_is_read_again_and_once_is_enough() -> None:
     assert site.names() == ["kept", "last", "late", "new"]
 
 
-async def test_who_stands_still_while_it_reads_again_reads_once_more() -> None:
+async def test_pause_during_a_reload_reloads_once_more() -> None:
     site, _ = await long_still()
     site.away = True
     await site.round()
@@ -123,7 +123,7 @@ async def test_who_stands_still_while_it_reads_again_reads_once_more() -> None:
     assert site.reads == 2
 
 
-async def test_who_is_awake_reads_nothing_again() -> None:
+async def test_awake_worker_reads_nothing_again() -> None:
     site = Site()
     site.say("one", queue("one", 1))
     for _ in range(5):

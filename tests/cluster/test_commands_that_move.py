@@ -59,7 +59,7 @@ async def test_the_next_owner_of_a_shard_that_leaves_answers() -> None:
     assert outcome.queue.queue_id == asked.queue_id
 
 
-async def test_what_a_log_that_closes_does_not_take_goes_to_whoever_is_next() -> None:
+async def test_command_refused_by_a_closing_log_goes_to_the_next_owner() -> None:
     story, asked = await _Leaving().served(), create()
 
     def closed(envelopes: Sequence[Envelope]) -> Ticket:
@@ -72,7 +72,7 @@ async def test_what_a_log_that_closes_does_not_take_goes_to_whoever_is_next() ->
     assert story.member.link.sent == [(HOME, asked)]
 
 
-async def test_what_the_log_does_not_take_is_said_at_once() -> None:
+async def test_refusal_of_the_log_is_answered_at_once() -> None:
     story = await _Leaving().served()
     ticket = story.member.command_router.submit(NAME, create())
     story.tickets[0].set_outcomes([Outcome(Code.REQUEST_TIMED_OUT)])

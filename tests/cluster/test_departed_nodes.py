@@ -13,7 +13,7 @@ def brokers(count: int) -> list[Broker]:
     return [Broker(number, "host", 9000 + number) for number in range(1, count + 1)]
 
 
-async def test_who_is_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_away_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT S9: node records were never removed."""
     map_, live, said = ClusterMap(1), {"host:9001", "host:9003"}, []
     for broker in brokers(4):

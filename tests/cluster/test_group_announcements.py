@@ -1,4 +1,7 @@
-"""What is set of a group is known to all workers: late and lost words, new owners, new workers."""
+"""The settings of a group are known to all workers:
+
+late and lost words, new owners, new workers.
+"""
 
 from typing import Any
 
@@ -46,7 +49,7 @@ class Story:
         return Member(self.topic, self._writers)
 
     async def served(self, by: Member) -> tuple[Any, Any]:
-        """A worker whose copy has all of the log serves it from now on."""
+        """Serve from now on, by a worker whose copy has all of the log."""
         await by.hear()
         holder, shard = by.hold(HOME)
         self.log.append(claim(by.link.writer))
@@ -79,10 +82,10 @@ async def test_a_change_is_heard_and_the_last_one_holds() -> None:
         assert list(owner.cache.configured_groups()) == [GROUP] * (value is not None)
     said = len(story.topic.records)
     await owner.hear()
-    assert len(story.topic.records) == said  # what is right is not said again
+    assert len(story.topic.records) == said  # right words are not said again
 
 
-async def test_who_starts_later_reads_what_compaction_left() -> None:
+async def test_later_worker_reads_the_compacted_topic() -> None:
     story = Story()
     owner = story.worker()
     await story.served(owner)
@@ -109,7 +112,7 @@ async def test_a_new_owner_says_what_was_not_said(value: str | None) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", None])
-async def test_who_said_nothing_says_it_once_it_serves_again(value: str | None) -> None:
+async def test_announces_after_recovering_ownership(value: str | None) -> None:
     """FAULT: its own catalogue had it already, so the topic was taken to have it, too."""
     story = Story()
     owner = story.worker()
@@ -176,7 +179,7 @@ async def test_a_late_word_that_nobody_put_right_is_put_right_by_the_next_owner(
     assert known(late) == "new"
 
 
-async def test_what_is_lost_on_its_way_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_announcement_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcer, "_LOST_S", 0.0)
     story = Story()
     owner = story.worker()
@@ -215,7 +218,7 @@ async def test_a_tombstone_that_was_missed_is_no_setting() -> None:
     assert known(listener) is None
 
 
-async def test_what_no_worker_wrote_is_passed_over() -> None:
+async def test_foreign_records_are_passed_over() -> None:
     story = Story()
     key = GROUPS.key(GROUP)
     for value in (b"", b"x", b"[]", b'{"configs": 1, "changed_at": 2}', b'{"configs": {}}'):

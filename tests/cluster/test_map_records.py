@@ -68,7 +68,7 @@ def test_a_late_record_over_ours_is_answered(late: Record, said: list[Record]) -
     assert topic.say_again() == []
 
 
-def test_what_was_lost_on_the_way_is_said_again() -> None:
+def test_lost_record_is_written_again() -> None:
     """FAULT: who serves a shard was said once, best effort."""
     topic = Topic(*OURS)
     topic.map.apply(*shard_record(0, Owner(2, 12)))  # its record never arrives

@@ -1,7 +1,7 @@
 """Notes of what is to be announced are removed beside the log: nothing is lost by that.
 
-A note is removed once what it stands for is in the topic. Whatever a crash leaves of the rows, each
-note that is needed is there: in the rows, or put again by the fold of the log behind them.
+A note is removed once what it stands for is in the topic. After any crash, each note that is needed
+is there: in the rows, or put again by the fold of the log behind them.
 """
 
 import random
@@ -21,7 +21,7 @@ NAMES = [name for name in (f"n{i}" for i in range(40)) if shard_of(name, SHARDS)
 
 
 class SlowLink(Link):
-    """What is said reaches the topic, or the report of it, when told to, or never."""
+    """A link whose words reach the topic, and their reports, when told to, or never."""
 
     def __init__(self, topic: Topic, writer: int, chance: random.Random) -> None:
         super().__init__(topic, writer)
@@ -34,7 +34,7 @@ class SlowLink(Link):
         self.reports.append(done)
 
     def go_on(self) -> None:
-        """Some of what was said lands, and some of that is reported, each in order."""
+        """Land some of the words, and report some of these, each in order."""
         for _ in range(self.chance.randrange(len(self.said) + 1)):
             key, value, header = self.said.pop(0)
             super().publish_queue(key, value, None, header)
@@ -86,7 +86,7 @@ class History:
         self.snapshots.append((len(shard.log), dict(shard.kv.rows)))
 
     async def again(self, snapshot: tuple[int, dict[bytes, bytes]]) -> None:
-        """A worker goes on with these rows and the log, and has said all there is to say."""
+        """Go on with these rows and the log, until the worker has said all there is to say."""
         position, found = snapshot
         topic = Topic()
         topic.records = list(self.topic.records)
@@ -107,7 +107,7 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-async def test_what_is_noted_is_said_whatever_a_crash_leaves(first: int) -> None:
+async def test_noted_queue_is_announced_after_any_crash(first: int) -> None:
     removed = 0
     for seed in range(first, first + 100):
         history = History(seed)

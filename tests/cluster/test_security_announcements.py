@@ -17,7 +17,7 @@ NAME = user_name("u", "M")
 
 
 def row(value: int) -> dict[str, Any]:
-    """Of a user with so many iterations."""
+    """Return the row of a user with so many iterations."""
     return Credentials(b"salt", value, b"stored", b"server").value()
 
 
@@ -97,7 +97,7 @@ async def test_a_tombstone_that_was_missed_is_no_row() -> None:
 
 
 @pytest.mark.parametrize("heard_before", [True, False])
-async def test_what_is_gone_does_not_come_back_while_all_is_read_again(heard_before: bool) -> None:
+async def test_deleted_row_does_not_come_back_during_a_reload(heard_before: bool) -> None:
     """FAULT: a user who had been deleted could log in until the tombstone came again."""
     topic, log = Topic(), list[Envelope]()
     owner, other = Worker(topic, 1), Worker(topic, 2)

@@ -41,7 +41,7 @@ from tests.simulation.sim_worker import Life
 from tests.wire import batch
 
 GROUPS = 400
-OFFSETS = 10  # of each
+OFFSETS = 10  # for each
 ROUNDS = 8
 OTHER = 1 << 40  # a writer
 
@@ -54,13 +54,13 @@ async def served(life: Life) -> Shard:
 
 
 def take_away(life: Life) -> None:
-    """Its group gives the shard to another worker, which claims it."""
+    """Give the shard to another worker, which claims it."""
     life.shards.assigned(frozenset())
     life.world.land(0, Claim(writer=OTHER).envelope())
 
 
 async def fill(shard: Shard, queue_id: QueueId) -> None:
-    """Many groups, each with a member and offsets on one queue."""
+    """Make many groups, each with a member and offsets on one queue."""
     values: dict[str, Any] = {"name": "q", "partitions": OFFSETS, "configs": {}}
     commands = [command(Kind.CREATE, queue_id, values=values)]
     member = ClassicMember("m", None, "client", "/here", 60.0, 60.0, ()).row(1)
@@ -79,7 +79,7 @@ async def fill(shard: Shard, queue_id: QueueId) -> None:
 
 @pytest.fixture
 async def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Life]:
-    """One worker on a simulated cluster, on a real disk and in real time."""
+    """Yield one worker on a simulated cluster, on a real disk and in real time."""
     world = World(random.Random(1), 1, tmp_path)
     world.calm = True
     monkeypatch.setattr(world, "delay", lambda: 0.0)
@@ -167,7 +167,7 @@ async def test_a_shard_that_comes_back_before_it_was_claimed_is_kept(life: Life)
     assert writers == [life.writer, OTHER, life.writer]
 
 
-async def test_who_touches_a_shard_that_was_given_up_is_sent_elsewhere(life: Life) -> None:
+async def test_request_to_a_given_up_shard_is_sent_elsewhere(life: Life) -> None:
     life.shards.assigned(frozenset({0}))
     shard = await served(life)
     await fill(shard, QueueIds(1).new(ShardId(0)))
@@ -214,7 +214,7 @@ async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
 
 
 def publish(world: World) -> None:
-    """All rows of the one shard, as of its log's end."""
+    """Publish all rows of the one shard, as of its log's end."""
     kv = DictKv(world.folded[0].rows)
     anchors = Anchors(kv)
     changes: dict[bytes, bytes | None] = {

@@ -40,7 +40,7 @@ def put(wire: Wire, queue: str, body: bytes, partition: int = 0) -> Any:
 
 
 def saying(*delays_ms: int | str | None, name: str = "kproxy.delay-ms") -> bytes:
-    """A batch of numbered records, with a header or without."""
+    """Return a batch of numbered records, with a header or without."""
     now_ms = int(time.time() * 1000)
     return batch_of_bodies(
         [
@@ -70,7 +70,7 @@ def test_a_fixed_delay(wire: Wire, queue: str) -> None:
     began_ms = int(time.time() * 1000)
     said = put(wire, queue, batch(b"a", b"b"))
     assert (said.error_code, said.base_offset) == (0, -1)
-    said = wire.fetch(queue, 0, wait_ms=15_000)  # who waits for records is told
+    said = wire.fetch(queue, 0, wait_ms=15_000)  # a waiting reader is told
     ((_, found),) = batches(said.records)
     assert read_header(found).is_log_append_time
     assert read_header(found).max_timestamp >= began_ms + SOON_MS
@@ -78,7 +78,7 @@ def test_a_fixed_delay(wire: Wire, queue: str) -> None:
     assert said.high_watermark == 2
 
 
-def test_what_waits_is_not_seen(wire: Wire, queue: str) -> None:
+def test_delayed_record_is_not_seen(wire: Wire, queue: str) -> None:
     assert wire.create(queue, kproxy_delay_ms=str(NEVER_MS)).error_code == 0
     assert put(wire, queue, batch(b"a")).error_code == 0
     assert wire.list_offset(queue, -1).offset == 0
@@ -230,7 +230,7 @@ def test_an_entrances_records_are_routed_when_they_are_due(wire: Wire, queue: st
     eventually(lambda: seen(wire, f"{queue}-k0", b"0"), 20)
 
 
-def test_what_waits_outlives_the_server(data_dir: Any) -> None:
+def test_delayed_record_outlives_the_server(data_dir: Any) -> None:
     with served(data_dir) as running, Wire(running.host, running.port) as wire:
         wire.create("fixed", kproxy_delay_ms="2000")
         wire.create("header", kproxy_delay="header")
@@ -257,7 +257,7 @@ def test_it_is_late_by_little(server: Served, wire: Wire, queue: str, name: str)
     assert sorted(late_ms)[2] <= 100, late_ms
 
 
-async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_record_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits on, and is tried again after a while."""
     tries = 0
 
@@ -295,7 +295,7 @@ async def test_what_cannot_be_read_holds_up_nothing_else(monkeypatch: pytest.Mon
     assert looker.next_ms is None
 
 
-async def test_what_the_log_does_not_take_holds_up_nothing_else() -> None:
+async def test_record_that_the_log_refuses_holds_up_nothing_else() -> None:
     """FAULT: it did, for as long as it was too large: one of a cluster's settings was lowered."""
     worker = memory_worker()
     shard: Any = worker.any_shard()

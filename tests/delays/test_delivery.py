@@ -1,4 +1,4 @@
-"""What is due together: it is appended whatever it unpacks to."""
+"""The records that are due together: they are appended whatever they unpack to."""
 
 import time
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Later:
 
 
 def mixed(codec: int, *records: tuple[int, bytes]) -> bytes:
-    """A batch of (due in ms from the begin, value)."""
+    """Return a batch of (due in ms from the begin, value)."""
     bodies = [(body_of(Content(None, value), []), BEGUN_MS + due) for due, value in records]
     return batch_of_bodies(bodies, codec, min(due for _, due in bodies), mixed=True)
 
@@ -51,7 +51,7 @@ def large(count: int, due: int) -> list[tuple[int, bytes]]:
 
 
 async def delivered(*batches: bytes) -> tuple[int, int]:
-    """How many records have come in the end, and the bytes of the largest envelope."""
+    """Return how many records have come in the end, and the bytes of the largest envelope."""
     worker = memory_worker()
     shard: Any = worker.any_shard()
     shard.apply(CreateQueue(KEY[0], "q", 1, {}).envelope())
@@ -74,7 +74,7 @@ async def delivered(*batches: bytes) -> tuple[int, int]:
     return 0 if row is None else row.next_offset, max(sizes)
 
 
-async def test_what_is_left_of_several_batches_can_be_unpacked_again() -> None:
+async def test_rest_of_several_batches_can_be_unpacked_again() -> None:
     """It was one batch, of more than is unpacked: nothing of the partition came any more."""
     first = mixed(ZSTD, (-20, b"a"), *large(75, 2000))
     second = mixed(ZSTD, (-19, b"b"), *large(300, 2000))
@@ -82,7 +82,7 @@ async def test_what_is_left_of_several_batches_can_be_unpacked_again() -> None:
 
 
 @pytest.mark.parametrize("left", [[], [(2000, b"l")]])
-async def test_what_was_packed_is_packed_again(left: list[tuple[int, bytes]]) -> None:
+async def test_packed_batch_is_packed_again(left: list[tuple[int, bytes]]) -> None:
     """It was not, behind a batch that was not: more than the cluster takes in one record."""
     first = mixed(NONE, (-20, b"a"), (-19, b"b"))
     count, size = await delivered(first, mixed(ZSTD, *large(150, -18), *left))
@@ -109,7 +109,7 @@ def test_a_mixed_batch_can_always_be_cut_again() -> None:
 
 
 async def test_nobody_steps_over_what_has_been_delivered() -> None:
-    """Of many that are due at one time: the rows of those that were are still to be passed."""
+    """Many are due at one time: the rows of delivered ones are still to be passed."""
     worker = memory_worker()
     shard: Any = worker.any_shard()
     shard.apply(CreateQueue(KEY[0], "q", 1, {}).envelope())

@@ -21,7 +21,7 @@ MOST = 1 << 20
 
 
 def made(*headers: list[tuple[str, str]], codec: int = 0) -> bytes:
-    """A batch of numbered records with these headers."""
+    """Return a batch of numbered records with these headers."""
     return batch_of_bodies(
         [
             (body_of(Content(None, b"%d" % n), [header(*one) for one in some]), NOW_MS - n)
@@ -83,7 +83,7 @@ def test_records_are_put_where_they_belong(codec: int) -> None:
     assert {read_header(one).codec for one in (found.now, *found.later)} == {codec}
 
 
-def test_those_without_a_header_wait_for_the_fixed_delay() -> None:
+def test_records_without_a_header_wait_for_the_fixed_delay() -> None:
     fixed = DELAY._replace(fixed_ms=30)
     found = cut(made(wait(60), [], wait(0)), fixed)
     assert read(found.now) == [(NOW_MS - 2, b"2")]
@@ -108,7 +108,7 @@ def test_a_wrong_number_is_told_by_its_record(value: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [wait(100_001), at(NOW_MS + 100_001), wait("9" * 18)])
-def test_what_is_too_far_ahead_is_refused(headers: list[tuple[str, str]]) -> None:
+def test_record_too_far_ahead_is_refused(headers: list[tuple[str, str]]) -> None:
     cut(made(wait(100_000)))
     with pytest.raises(BadBatch, match=r"more than 100000 ms ahead \(kproxy.delay.ms.max\)"):
         cut(made(headers))
@@ -155,7 +155,7 @@ def test_records_that_pack_badly_alone_are_kept_together() -> None:
 
 
 @given(st.lists(st.integers(21, 10**10), min_size=1, max_size=50))
-def test_what_lies_together_waits_in_one(delays: list[int]) -> None:
+def test_adjacent_records_wait_in_one_batch(delays: list[int]) -> None:
     pieces = [(NOW_MS + ms, body_of(Content(None, b"v"), [])) for ms in delays]
     found = [_waiting(one) for one in grouped(list(pieces), 0, 1 << 20, MOST, NOW_MS)]
     for some in found:
@@ -186,7 +186,7 @@ def test_headers_are_those_that_lie_in_a_batch(
 
 
 @given(st.binary(max_size=200), st.integers(1, 9))
-def test_what_is_no_batch_is_malformed(data: bytes, count: int) -> None:
+def test_malformed_batch_is_refused(data: bytes, count: int) -> None:
     try:
         for some in header_bytes(count, data):
             headers_in(some)

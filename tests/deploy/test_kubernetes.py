@@ -52,7 +52,7 @@ def test_each_kustomization_names_files_that_are_there() -> None:
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(pod, container) of the base."""
+    """Yield (pod, container) of the base."""
     for one in documents((DEPLOY / "base" / "stateful-set.yaml").read_text()):
         pod = one["spec"]["template"]["spec"]
         for container in pod["containers"]:
@@ -92,7 +92,7 @@ def test_pods_are_restricted_and_have_time_to_stop() -> None:
 
 
 @pytest.mark.long
-def test_what_the_overlays_make(tmp_path: Path) -> None:
+def test_overlays_make_these_objects(tmp_path: Path) -> None:
     need_program("go")
     built = tmp_path / "kustomize"
     environ = os.environ | {"GOTOOLCHAIN": "local"}

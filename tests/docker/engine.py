@@ -1,6 +1,6 @@
 """A Docker engine for tests: the machine's own, or one started in a directory of the test's.
 
-Images come from a registry where one can be reached. Where not, the base image is made with
+Images come from a registry where one can be reached. Otherwise the base image is made with
 debootstrap, and Kafka's from the broker that the other tests use, under the same tags.
 """
 
@@ -20,7 +20,7 @@ BASE, KAFKA = "python:3.11-slim-bookworm", "apache/kafka:4.3.1"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_CONF = Path("/etc/pip.conf")
 
-# What the official image does with its environment, as far as docker-compose.yml needs it.
+# The steps of the official image on its environment, as far as docker-compose.yml needs them.
 KAFKA_START = r"""#!/bin/bash
 set -e
 env | grep '^KAFKA_' | while IFS='=' read -r name value; do

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 PROJECT = "kproxytest"
 SECURED = ROOT / "deploy" / "secured"
-USER = 10001  # of the image
+USER = 10001  # the image's user
 
 
 class Composed:
@@ -79,7 +79,7 @@ def compose(engine: Engine) -> Iterator[Composed]:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Iterator[Authority]:
-    """The one that docs/security.md asks for."""
+    """Yield the certificate that docs/security.md asks for."""
     there = SECURED / "tls"
     need(not there.exists(), f"no certificates of somebody in {there}")
     authority = Authority(tmp_path)

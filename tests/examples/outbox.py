@@ -31,7 +31,7 @@ END_S = 60
 
 
 class Relay:
-    """A process. What it says is in a file: nobody has to read it while it runs."""
+    """A process. Its output is in a file: nobody has to read it while it runs."""
 
     def __init__(
         self, place: Postgres, database: str, address: str, *flags: str, program: Path = RELAY
@@ -56,12 +56,12 @@ class Relay:
         self.process.wait(END_S)
 
     def stop(self) -> str:
-        """SIGTERM, and what it said."""
+        """Send SIGTERM; return its output."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended(0)
 
     def ended(self, code: int) -> str:
-        """Once it has ended by itself: the last line that it said."""
+        """Wait until it has ended by itself; return the last line of its output."""
         assert self.process.wait(END_S) == code, self.said()
         return self.said().strip().splitlines()[-1]
 
@@ -100,7 +100,7 @@ class Outbox:
             return cursor.fetchall() if cursor.description else [cursor.rowcount]
 
     def drain(self, *flags: str) -> None:
-        """Until no event is behind the position."""
+        """Relay until no event is behind the position."""
 
         def drained() -> bool:
             self.relay(*flags, "--once").ended(0)
@@ -109,7 +109,7 @@ class Outbox:
         eventually(drained, END_S)
 
     def found(self, isolation: str = COMMITTED) -> dict[str, list[bytes]]:
-        """The values of each key, in the order in which a reader sees them."""
+        """Return the values of each key, in the order in which a reader sees them."""
         known = admin(self.address).list_topics(timeout=END_S).topics
         queues = [name for name in known if name.startswith(f"{self.prefix}-")]
         if isolation == COMMITTED:
@@ -159,7 +159,7 @@ class Application:
         assert not self._failed, self._failed[0]
 
     def wanted(self) -> dict[str, list[bytes]]:
-        """The values of each key in the order of their versions, which has no gap."""
+        """Return the values of each key in the order of their versions, which has no gap."""
         wanted = {}
         for key, events in self._committed.items():
             versions = [version for version, _ in sorted(events)]
@@ -182,7 +182,7 @@ class Application:
     def _change(
         self, connection: psycopg.Connection[Any], keys: list[str], rng: random.Random, locks: bool
     ) -> None:
-        """One transaction, of random length."""
+        """Run one transaction, of random length."""
         events = []
         roll_back = rng.random() < 0.2
         with suppress(psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):

@@ -64,7 +64,7 @@ class Postgres:
         return f"host={self._directory} port={_PORT} user={USER} dbname={database}"
 
     def create(self, *scripts: str) -> str:
-        """A new database in which the scripts have run; its name."""
+        """Make a new database in which the scripts have run; return its name."""
         name = f"db{next(_databases)}"
         with self.connect(USER, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")

@@ -56,7 +56,7 @@ def kill_relays(
     outbox: Outbox, mode: tuple[str, ...], seconds: float, rng: random.Random,
     disturb: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
-    """An application writes, relays die, old rows are deleted; then who is right is checked."""
+    """Write, kill relays and delete old rows; then check which records came."""
     flags = (*mode, "--name", f"{outbox.prefix}.relay", "--batch", "10", "--poll-ms", "2")
     trim = TRIM.replace("'outbox'", f"'{flags[-5]}'").replace("1 day", "0")
     application = Application(outbox, rng.randrange(1 << 32))
@@ -111,7 +111,7 @@ def test_killed_at_random_on_kafka(
 
 
 def naive(directory: Path, *, by_id: bool) -> Path:
-    """A relay that does not wait for transactions with a lower xid, as most first ones."""
+    """Make a relay that does not wait for transactions with a lower xid, as most first ones."""
     text = RELAY.read_text()
     changes = {HORIZON: ""}
     if by_id:
@@ -125,7 +125,7 @@ def naive(directory: Path, *, by_id: bool) -> Path:
 
 
 def commit_out_of_order(outbox: Outbox, flags: tuple[str, ...], program: Path = RELAY) -> list:
-    """What is forwarded of two events, where the lower one appears behind the other.
+    """Return the forwarded ones of two events, where the lower one appears behind the other.
 
     First the transaction with the lower xid and id commits last. Then one has the lower xid and the
     other the lower id, and the lower xid commits last.
@@ -157,7 +157,7 @@ def commit_out_of_order(outbox: Outbox, flags: tuple[str, ...], program: Path = 
 
 
 def no_other_transaction(outbox: Outbox) -> bool:
-    """Autovacuum has an xid at times."""
+    """Whether there is none: autovacuum has an xid at times."""
     asked = "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
     return outbox.execute(asked) == [(0,)]
 
@@ -171,7 +171,7 @@ def test_ids_that_appear_out_of_order(
 
 
 @pytest.mark.parametrize(("by_id", "lost"), [(True, [b"a"]), (False, [b"a", b"d"])])
-def test_what_a_naive_relay_loses(
+def test_naive_relay_loses_records(
     outbox: Outbox, tmp_path: Path, by_id: bool, lost: list[bytes]
 ) -> None:
     """The same events, so that the test above is known to see it."""
@@ -217,7 +217,7 @@ def relay_module() -> ModuleType:
 
 
 def fill(outbox: Outbox, count: int, key: str = "k1") -> list[bytes]:
-    """Events of one key, each in a transaction of its own; their values."""
+    """Write events of one key, each in a transaction of its own; return their values."""
     values = [b"%d" % number for number in range(count)]
     with outbox.connect(autocommit=True) as connection:
         for value in values:
@@ -333,7 +333,7 @@ def test_an_event_that_is_refused(outbox: Outbox, mode: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(("queue_name", "size"), [("a/b", 1), ("", 1), ("..", 1), ("a", 900_001)])
-def test_what_no_queue_takes_the_table_refuses(outbox: Outbox, queue_name: str, size: int) -> None:
+def test_table_refuses_what_no_queue_takes(outbox: Outbox, queue_name: str, size: int) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
         outbox.execute(INSERT, queue_name, "k1", bytes(size))
 

@@ -112,7 +112,7 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
     assert work.problems() == [f"{queue}: doubled {value!r}, 1 times"]
 
 
-def test_what_the_checker_finds() -> None:
+def test_checker_finds_planted_faults() -> None:
     """Each anomaly, planted into what was read."""
     wanted = {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"]}
     assert problems(wanted, wanted) == []

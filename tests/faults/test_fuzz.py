@@ -52,7 +52,7 @@ def test_nonsense_is_answered_or_ends_its_own_connection(server: Served, key: in
         assert wire.produce("fuzz-after", batch(b"v")).error_code == 0
 
 
-def test_what_nonsense_left_behind_can_be_recovered(server: Served) -> None:
+def test_leftovers_of_nonsense_can_be_recovered(server: Served) -> None:
     """Nothing that was appended stops the fold, now or at the next start."""
     from tests.harness import served
 

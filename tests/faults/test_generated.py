@@ -283,7 +283,7 @@ def many(target: tuple[Served, Sender, list[UUID]], part: str, count: int, odds:
     assert sender.answered - answered > count / 3  # the others are refused
 
 
-def test_what_was_generated_can_be_recovered(
+def test_generated_data_can_be_recovered(
     target: tuple[Served, Sender, list[UUID]], tmp_path: Path
 ) -> None:
     """Nothing that was appended stops the fold, now or at the next start."""

@@ -160,7 +160,7 @@ def test_sync_never_does_lose_so_this_test_can_fail(shim: Path, data_dir: Path) 
 
 
 @pytest.mark.parametrize("sync", ["never", "interval:20"])
-def test_what_is_lost_is_a_tail(shim: Path, data_dir: Path, sync: str) -> None:
+def test_lost_part_is_a_tail(shim: Path, data_dir: Path, sync: str) -> None:
     """Rows that are flushed never speak of what the log has lost: it starts, with all before."""
     flags = ("--sync", sync, "--rows-flush-ms-max", "10", "--keeper-period-ms", "10")
     for _ in range(4):

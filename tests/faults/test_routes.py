@@ -205,7 +205,7 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
     assert Counter(found[FILTERED]) == work.red
 
 
-def test_what_the_checker_finds() -> None:
+def test_checker_finds_planted_faults() -> None:
     wanted = {"a": [b"1", b"2"], LOST: [b"3", b"4"]}
     assert problems(wanted, {"a": [b"1", b"2"], LOST: [b"4", b"3"]}) == []
     assert problems(wanted, {"a": [b"2", b"1"], LOST: [b"3", b"4"]}) == ["a: out of order"]

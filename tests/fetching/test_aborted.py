@@ -1,4 +1,6 @@
-"""Who leaves aborted records out as Java's consumer does reads what was committed, and no more."""
+"""A reader that leaves aborted records out as Java's consumer does reads committed ones, and no
+more.
+"""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -56,7 +58,7 @@ def row_of(shard: Any) -> Partition:
 
 
 class Consumer:
-    """As Java's `CompletedFetch` reads: knows nothing but what an answer gives it."""
+    """A consumer that reads as Java's `CompletedFetch`: it knows nothing but an answer."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -103,7 +105,7 @@ STEPS = st.lists(
 
 
 def stepped(shard: MemoryShard, steps: list[tuple[int, str]]) -> Iterator[list[tuple[int, int]]]:
-    """Committed records behind each step, by offset, of what is decided."""
+    """Yield committed records behind each step, by offset, of what is decided."""
     makers = [Transactional(shard, KEY, f"t{n}", 1 + n % 2) for n in range(5)]
     written: dict[int, list[tuple[int, int]]] = {n: [] for n in range(5)}
     committed: list[tuple[int, int]] = []
@@ -210,7 +212,10 @@ def short_ones(behind_a_long_one: bool) -> dict[bytes, bytes | None]:
 
 
 def all_at_once() -> dict[bytes, bytes | None]:
-    """Many are open at a time, and end in the order that is worst: the last one first."""
+    """Return rows of many that are open at a time, and end in the worst order:
+
+    the last one first.
+    """
     found: dict[bytes, bytes | None] = dict(batch_row(offset) for offset in range(2 * MANY))
     for number in range(MANY):
         stable = 0 if number < MANY - 1 else 2 * MANY
@@ -258,7 +263,7 @@ async def test_very_many_do_not_hold_the_loop(
     assert held < HELD_S * slowness()
 
 
-def test_of_many_the_stretch_is_cut_where_what_is_found_is_all(
+def test_stretch_of_many_is_cut_where_the_found_ones_are_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aborted, "ROWS_MAX", 3)
@@ -276,7 +281,7 @@ def test_of_many_the_stretch_is_cut_where_what_is_found_is_all(
     assert consumer.values == []
 
 
-def test_what_a_control_record_says() -> None:
+def test_control_record_is_decoded() -> None:
     """So the consumer above reads it: version and type begin the key."""
     for commit in (False, True):
         data = control_batch(1, 1, commit=commit, time_ms=5)

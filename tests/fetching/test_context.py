@@ -1,4 +1,4 @@
-"""What a consumer follows, where that is very much: taken up and let go of in slices."""
+"""The partitions that a consumer follows, if they are very many: taken and let go of in slices."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ QUEUE = QueueId(uuid4().bytes)
 
 
 class Watched:
-    """What an interest uses of a shard."""
+    """The part of a shard that an interest uses."""
 
     def __init__(self) -> None:
         self.watchers = Watchers()
@@ -46,7 +46,7 @@ async def test_very_many_are_watched_and_let_go_of_in_slices() -> None:
 
 
 async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
-    """Who is not watched yet may change: it is looked at once more."""
+    """A partition that is not watched yet may change: it is looked at once more."""
 
     for count, again in ((500, False), (501, True)):
         interest = FetchContext()
@@ -54,7 +54,7 @@ async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
         assert await interest.watch(Pace()) is again
 
 
-async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
+async def test_cancelled_tidying_leaves_the_rest_to_the_next() -> None:
     shard, sessions = Watched(), FetchSessions(10, 100_000)
     session = sessions.open((NOBODY, None), False, 50_000)
     assert session is not None
@@ -70,7 +70,7 @@ async def test_who_breaks_off_leaves_the_rest_to_the_next() -> None:
     assert len(shard.watchers) == 0
 
 
-def test_who_goes_on_with_a_session_that_has_ended_watches_nothing() -> None:
+def test_fetch_in_an_ended_session_watches_nothing() -> None:
     shard: Any = Watched()
     session = Session(1, ("/here", None), False, 0.0)
     follow(session, shard, 10)

@@ -39,7 +39,7 @@ def listed(wanted: list[Batch], base_offset: int = 0) -> list[StoredBatch]:
 
 
 async def answered(segments: Segments, wanted: list[Batch]) -> bytes:
-    """The answer, with what `place` writes (16 bytes of each) left out."""
+    """Return the answer, with what `place` writes (16 bytes of each) left out."""
     chunks = await chunks_of(StreamedResponse([Stored(listed(wanted), segments)]))
     return without_heads(b"".join(chunks), wanted)
 
@@ -99,7 +99,7 @@ async def test_neighbours_are_read_in_one_call(
     assert len(calls) == 2
 
 
-async def test_what_a_read_leaves_is_read_again_where_it_may_wait(
+async def test_rest_of_a_read_is_read_again_where_it_may_wait(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk gives less than was asked for, as it may."""
@@ -134,7 +134,7 @@ async def test_chunks_are_bounded_and_in_order(
     assert len(data) == 400 + 60 * 250 + len(b"betweentail")
 
 
-async def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
+async def test_deleted_segment_is_sent_while_it_is_pinned(tmp_path: Path) -> None:
     """Also what had not been opened before: a file is gone with its last name."""
     segments = Segments(tmp_path)
     content = random.Random(1).randbytes(3000)
@@ -158,7 +158,7 @@ async def test_what_is_deleted_while_it_is_sent_is_sent(tmp_path: Path) -> None:
     assert without_heads(await send(), wanted) == content[116:2100] * 2
 
 
-async def test_what_ends_early_is_an_error(segments: Segments) -> None:
+async def test_early_end_is_an_error(segments: Segments) -> None:
     with pytest.raises(EOFError):
         await answered(segments, [batch(0, SIZE - 300, 200), batch(0, SIZE - 90, 200)])
 

@@ -12,7 +12,7 @@ from tests.fakes import MemoryShard
 
 
 def coordinator_without_worker(**settings: Any) -> Coordinator:
-    """Member ids are numbered: "NAME-0", "NAME-1" and so on."""
+    """Return a coordinator. Member ids are numbered: "NAME-0", "NAME-1" and so on."""
     shard: Any = MemoryShard()
     config = Config(**{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0} | settings)
     numbers, settings_of_all = count(), GroupRules(config.broker_values()).defaults
@@ -23,7 +23,7 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
 
 
 class StandingCoordinator:
-    """What a group needs of a coordinator, with a clock that stands until `pass_time`."""
+    """The part of a coordinator that a group needs, with a clock that stands until `pass_time`."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -55,7 +55,7 @@ class StandingCoordinator:
             group.remove(member.id)
 
     def pass_time(self, seconds: float) -> None:
-        """Everything that falls due meanwhile happens at its time."""
+        """Let time pass: everything that falls due meanwhile happens at its time."""
         until = self.time + seconds
         while self.timers.next <= until:
             self.time = max(self.time, self.timers.next)

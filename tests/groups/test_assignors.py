@@ -93,7 +93,7 @@ def test_nothing_moves_without_need(wanted, counts, name) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(members, sizes)
-def test_who_comes_takes_and_nobody_else_does(wanted, counts) -> None:
+def test_only_a_new_member_takes_partitions(wanted, counts) -> None:
     has = assigned("uniform", wishes(wanted), counts)
     more = {**wanted, "i": frozenset(counts)}
     then = assigned("uniform", wishes(more, has), counts)
@@ -103,7 +103,7 @@ def test_who_comes_takes_and_nobody_else_does(wanted, counts) -> None:
 def calls(
     name: str, wanted: dict[str, MemberSubscription], counts: dict[QueueId, int]
 ) -> tuple[int, Target]:
-    """How many functions are called in making a target: what it costs on any machine."""
+    """Return how many functions are called in making a target: its cost on any machine."""
     made = 0
 
     def count(frame: object, event: str, arg: object) -> None:
@@ -137,4 +137,4 @@ def test_many_members_with_different_subscriptions() -> None:
         if name == "uniform":
             loads = [len(parts) for parts in then.values()]
             assert max(loads) - min(loads) <= 1
-            assert sum(len(has[m] - then[m]) for m in has) <= 25  # what m3 had, and a few
+            assert sum(len(has[m] - then[m]) for m in has) <= 25  # the queues of m3, and a few

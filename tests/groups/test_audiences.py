@@ -77,7 +77,7 @@ def test_many_of_one_audience_are_looked_for_once(monkeypatch: pytest.MonkeyPatc
     assert lookup.scans == 1, "of who is known nobody is looked for again"
 
 
-def test_who_may_know_of_others_finds_others() -> None:
+def test_each_client_finds_queues_that_it_may_describe() -> None:
     """By a rule of its address, by its name, or by none at all."""
     rules = may_read("q00"), may_read("q01", host="10.0.0.7"), may_read("q02", "User:bob")
     names = found(

@@ -120,7 +120,7 @@ async def test_the_members_that_the_leader_is_told_of_are_listed_in_slices(
 
 
 def fill(worker: Worker, count: int) -> None:
-    """Rows of a group as an earlier coordinator has left them."""
+    """Put rows of a group as an earlier coordinator has left them."""
     row = {
         "epoch": 5, "instance": None, "client_id": "c", "host": "", "session_s": 60.0,
         "rebalance_s": 60.0, "protocols": [["range", ""]], "assignment": "AAE=",
@@ -165,7 +165,7 @@ async def test_a_big_group_is_read_in_slices_by_a_new_coordinator() -> None:
 
 
 @pytest.mark.parametrize("by", ["commit", "fetch", "describe"])
-async def test_what_asks_for_a_big_group_first_has_it_read_in_slices(
+async def test_first_request_for_a_big_group_has_it_read_in_slices(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: the first commit after a takeover held the loop until 10,000 members were read."""

@@ -30,7 +30,7 @@ PARTITIONS = 4000
 
 @asynccontextmanager
 async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
-    """A worker whose groups' time passes; a test that takes 30 s has failed."""
+    """Run a worker whose groups' time passes; a test that takes 30 s has failed."""
     worker = memory_worker(**settings)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
@@ -75,7 +75,7 @@ class Member:
 
 
 async def settled(count: int, *members: Member) -> None:
-    """All beat until each has so many partitions."""
+    """Let all beat until each has so many partitions."""
     while any(len(member.has) != count for member in members):
         for member in members:
             assert await member.beat() == 0
@@ -96,7 +96,7 @@ async def made(worker: Worker, *names: str, partitions: int = 1) -> None:
 
 @asynccontextmanager
 async def nothing_beside() -> AsyncIterator[None]:
-    """What is not done at once has to wait."""
+    """Let all work wait that is not done at once."""
     go_on, finish = anyio.Event(), subscriptions.finish
 
     async def held(work: Work[Any], wanted: Callable[[], bool]) -> bool:
@@ -246,7 +246,7 @@ async def test_equal_subscriptions_are_kept_once() -> None:
         assert group.subscribed() == {"a", "b"}
 
 
-def test_what_is_done_at_once_is_counted() -> None:
+def test_work_done_at_once_is_counted() -> None:
     work = Work(_endless())
     steps = 0
     advance = work.advance
@@ -269,7 +269,7 @@ def rows_of(worker: Worker) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("level", [1, 2])
 async def test_members_go_on_with_a_new_coordinator(level: int) -> None:
-    """Whatever form their rows have; level 1 has JSON alone."""
+    """Members go on with any form of their rows; level 1 has JSON alone."""
 
     async with running_worker() as worker:
         shard: Any = worker.coordinated("g")
@@ -300,7 +300,7 @@ async def test_members_go_on_with_a_new_coordinator(level: int) -> None:
         assert (len(one.has), len(two.has)) == (50, 7)
 
 
-async def test_what_changes_nothing_is_not_worked_on() -> None:
+async def test_heartbeat_without_changes_is_not_worked_on() -> None:
     """A heartbeat of a member that is where it should be walks no partitions and logs nothing."""
 
     async with running_worker() as worker:
@@ -326,7 +326,7 @@ async def test_what_changes_nothing_is_not_worked_on() -> None:
 
 
 @pytest.mark.parametrize("broken_at", [None, 1, 3])
-async def test_what_one_command_cannot_hold_is_logged_in_parts(
+async def test_oversized_assignment_is_logged_in_parts(
     monkeypatch: pytest.MonkeyPatch, broken_at: int | None
 ) -> None:
     """A target is in force with the last part; what ends before is decided anew."""

@@ -75,7 +75,7 @@ def group_of(worker: Worker) -> ShareGroup:
 
 
 async def settled(count: int, *members: Member) -> None:
-    """All beat until each has so many partitions."""
+    """Let all beat until each has so many partitions."""
     while any(member.has != count for member in members):
         for member in members:
             assert await member.beat() == 0
@@ -144,7 +144,7 @@ async def test_a_shard_that_is_away_holds_up_its_own_partitions_alone(
             assert (shard_of(name, 3, index), (queue_id, index)) in landing.landed
 
 
-async def test_what_is_subscribed_to_meanwhile_is_made_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queues_subscribed_to_meanwhile_are_made_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: who was at it went by what was lacking when it began."""
     monkeypatch.setattr(share_initialisation, "_AGAIN_S", 0.001)
     worker = memory_worker(group_share_assignment_interval_ms=0)
@@ -183,7 +183,7 @@ async def test_a_group_of_a_hundred_thousand_queues_holds_nobody_up() -> None:
     for _ in range(3):
         assert [await one.beat(), await two.beat()] == [0, 0]
     assert len(shard.log) == logged
-    worker.groups._by_shard.clear()  # who comes next
+    worker.groups._by_shard.clear()  # the next coordinator
     sorted_rows.renew()
 
     async def taken_over() -> None:
@@ -211,7 +211,7 @@ async def test_a_group_of_a_hundred_thousand_queues_holds_nobody_up() -> None:
 
 
 class Rows:
-    """Scans in the order of keys without sorting all of them each time, as RocksDB's."""
+    """The rows in the order of keys, without sorting all of them at each scan, as RocksDB's."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:
         self._rows = rows

@@ -22,7 +22,7 @@ from tests.harness import until
 
 @asynccontextmanager
 async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
-    """A worker whose groups' time passes; a test that takes 20 s has failed."""
+    """Run a worker whose groups' time passes; a test that takes 20 s has failed."""
     worker = memory_worker(
         **{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0, **settings}
     )
@@ -91,7 +91,7 @@ async def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
         assert {member.leader for member in members} == {members[0].id}
 
 
-async def test_who_does_not_rejoin_in_time_is_left_out() -> None:
+async def test_member_that_does_not_rejoin_in_time_is_left_out() -> None:
     async with running_worker() as worker:
         one, two = Member(worker), Member(worker)
         await one.join()
@@ -165,7 +165,7 @@ async def test_a_new_member_runs_out_within_its_session() -> None:
         assert await one.beat() == 25
 
 
-MONTH_MS = 2**31 - 1  # what consumers say that have no limit
+MONTH_MS = 2**31 - 1  # the session of consumers that have no limit
 
 
 def coordinator_of(worker: Worker) -> Coordinator:
@@ -173,7 +173,7 @@ def coordinator_of(worker: Worker) -> Coordinator:
 
 
 async def test_groups_that_are_gone_leave_nothing_behind() -> None:
-    """Whatever time they asked for: Kafka bounds sessions, but no rebalance timeouts."""
+    """Kafka bounds sessions, but no rebalance timeouts: they may ask for any time."""
 
     async with running_worker() as worker:
 

@@ -28,7 +28,7 @@ PROTOCOL = ("consumer", "range")
 
 
 async def joined(coordinator: Coordinator, asked: JoinRequest) -> Any:
-    """The answer's fields, or its code."""
+    """Return the answer's fields, or its code."""
     answers: list[Any] = []
 
     async def join() -> None:
@@ -55,7 +55,7 @@ async def synced(coordinator: Coordinator, claim: MemberClaim, **assignments: by
 
 
 async def stable(instance: str | None = None, **settings: Any) -> Coordinator:
-    """With a group of one member, "c-0" or "INSTANCE-0", that has its assignment."""
+    """Return a coordinator of one member, "c-0" or "INSTANCE-0", that has its assignment."""
     coordinator = coordinator_without_worker(**settings)
     answer = await joined(coordinator, replace(NEW, instance=instance))
     member_id = answer["member_id"]
@@ -88,7 +88,7 @@ async def test_a_new_member_first_gets_an_id_that_is_kept_for_it() -> None:
         ({"member_id": "c-0", "instance": "i"}, Code.UNKNOWN_MEMBER_ID),
     ],
 )
-async def test_who_may_not_join(changes: dict[str, Any], code: Code) -> None:
+async def test_clients_that_may_not_join(changes: dict[str, Any], code: Code) -> None:
     coordinator = await stable()
     assert await joined(coordinator, replace(NEW, **changes)) == code
 
@@ -119,7 +119,7 @@ async def test_a_static_member_is_back_and_keeps_its_part() -> None:
         ("i-9", None, 1, Code.UNKNOWN_MEMBER_ID),
     ],
 )
-async def test_who_speaks_for_a_member(
+async def test_claims_of_a_member_are_checked(
     member_id: str, instance: str | None, generation: int, code: Code
 ) -> None:
     coordinator = await stable("i")
@@ -146,14 +146,14 @@ LEAVING = [
 
 
 @pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
-async def test_who_leaves(member_id: str, instance: str | None, code: Code) -> None:
+async def test_members_that_leave(member_id: str, instance: str | None, code: Code) -> None:
     coordinator = await stable("i")
     group = await coordinator.load("g")
     assert await classic_protocol.leave(coordinator, group, [(member_id, instance)]) == [code]
 
 
 @pytest.mark.parametrize(("member_id", "instance", "code"), LEAVING)
-async def test_who_leaves_a_consumer_group(
+async def test_members_that_leave_a_consumer_group(
     member_id: str, instance: str | None, code: Code
 ) -> None:
     """The same rule as in a classic group, as with Kafka."""
@@ -174,7 +174,7 @@ async def test_a_member_that_leaves_a_consumer_group_is_named_twice() -> None:
 
 
 async def mixed(*protocols: str) -> Coordinator:
-    """A group of a member of the consumer protocol, "new", and one that supports these."""
+    """Return a group of a member of the consumer protocol, "new", and one that supports these."""
     coordinator = coordinator_without_worker()
     await heartbeat.heartbeat(coordinator, replace(CONSUMER_JOIN, member_id="new"))
     assert (await joined(coordinator, consumer(*protocols)))["error_code"] == Code.NONE
@@ -186,7 +186,7 @@ def consumer(*protocols: str) -> JoinRequest:
 
 
 async def left_alone(coordinator: Coordinator) -> ClassicGroup:
-    """The member of the consumer protocol is silent until its session ends."""
+    """Let the member of the consumer protocol be silent until its session ends."""
     group: Any = await coordinator.load("g")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(coordinator.run)
@@ -259,7 +259,7 @@ async def test_a_fault_in_one_group_is_its_own() -> None:
 
 
 def standing_group(count: int) -> tuple[StandingCoordinator, ClassicGroup]:
-    """A group in its first rebalance, joined at the same time."""
+    """Return a group in its first rebalance, joined at the same time."""
     home = StandingCoordinator()
     group = ClassicGroup("g", home)
     for number in range(count):
@@ -278,7 +278,7 @@ async def test_a_new_group_waits_for_more_members() -> None:
     assert (group.state, group.generation, len(group.members)) == (State.COMPLETING, 1, 3)
 
 
-async def test_who_never_syncs_is_left_out_after_its_rebalance_timeout() -> None:
+async def test_member_that_never_syncs_is_left_out_after_its_rebalance_timeout() -> None:
     home, group = standing_group(2)
     home.pass_time(3.1)
     for beat in range(11):

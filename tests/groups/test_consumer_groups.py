@@ -1,7 +1,7 @@
 """Consumer groups simulated: members come, go and lose answers, coordinators change.
 
-Whatever happens, no partition is ever with two members that have heard their last answers. (One
-that has not may take what it was told before; its next heartbeat and its commits are refused.)
+In every case, no partition is ever with two members that have heard their last answers. (One that
+has not may take what it was told before; its next heartbeat and its commits are refused.)
 """
 
 import random
@@ -90,7 +90,7 @@ class Simulation:
         return found
 
     def new_coordinator(self) -> None:
-        """Another worker takes over: nothing but the rows is known."""
+        """Have another worker take over: nothing but the rows is known."""
         self.worker.groups._by_shard.clear()
 
     async def step(self) -> None:

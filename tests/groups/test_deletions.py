@@ -52,7 +52,7 @@ async def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
     assert answer.results[0].error_code
     shard.append = append  # type: ignore[method-assign]
     assert 500 < len([key for key in shard.kv.rows if key[:1] == b"o"]) < 3000
-    worker.groups._by_shard.clear()  # who comes next
+    worker.groups._by_shard.clear()  # the next coordinator
     wanted = {"groups": [{"group_id": "g", "topics": None}], "require_stable": False}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
@@ -87,7 +87,7 @@ async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() 
     assert not [key for key in shard.kv.rows if key[:1] in b"geo" + b"t"]
 
 
-async def test_who_joins_a_group_while_it_is_deleted_has_to_wait() -> None:
+async def test_join_of_a_group_under_deletion_has_to_wait() -> None:
     worker = memory_worker()
     make(worker, "q")
     coordinator_of(worker).deletions._under_way.add("g")

@@ -45,7 +45,7 @@ PART = (QueueId(bytes(16)), 0)
         ({"member_epoch": 5, "topics": None, "owned": None, "rebalance_s": -1}, Code.NONE),
     ],
 )
-def test_what_is_refused_without_a_group(changes: dict[str, object], code: Code) -> None:
+def test_requests_refused_without_a_group(changes: dict[str, object], code: Code) -> None:
     found = Code.NONE
     try:
         check(replace(JOIN, **changes))
@@ -55,7 +55,7 @@ def test_what_is_refused_without_a_group(changes: dict[str, object], code: Code)
 
 
 async def said(*requests: HeartbeatRequest, members_max: int = 10) -> list[object]:
-    """(member id, epoch) that each was answered with, or its code."""
+    """Return (member id, epoch) that each was answered with, or its code."""
     coordinator = coordinator_without_worker(group_members_max=members_max)
     answers: list[object] = []
     for asked in requests:
@@ -172,7 +172,7 @@ async def test_a_static_member_that_is_back_has_what_it_had_from_epoch_0_on() ->
     assert group.epoch == 2  # nobody else has to move
 
 
-async def test_who_says_all_is_told_all() -> None:
+async def test_full_heartbeat_gets_a_full_answer() -> None:
     coordinator = coordinator_without_worker()
     first = await heartbeat(coordinator, JOIN)
     silent = await heartbeat(coordinator, replace(STAY, member_epoch=2))
@@ -181,7 +181,7 @@ async def test_who_says_all_is_told_all() -> None:
     assert whole == HeartbeatResult("a", 2, frozenset())
 
 
-async def test_who_says_no_id_in_version_0_is_given_one() -> None:
+async def test_member_without_an_id_in_version_0_is_given_one() -> None:
     """FAULT: all such members were one, without an id."""
     coordinator = coordinator_without_worker()
     asked = replace(JOIN, member_id="", member_id_required=False)

@@ -19,7 +19,7 @@ def test_a_member_id_fits_an_answer_whatever_the_client_calls_itself(client_id: 
     assert len(made.encode()) < 1 << 15
 
 
-def test_what_a_person_is_told_fits_an_answer() -> None:
+def test_message_for_a_person_fits_an_answer() -> None:
     error = KafkaError(Code.INVALID_REQUEST, "no " + "é" * 32_000)
     assert error.message is not None
     assert len(error.message.encode()) < 1 << 15

@@ -35,7 +35,7 @@ DAY = WEEK // 7
 
 
 async def nobody(group: str) -> None:
-    """Nobody is a member."""
+    """Return None: nobody is a member."""
 
 
 class Stage:
@@ -72,7 +72,7 @@ class Stage:
         return int(self.shard.apply(command(Kind.GROUP, time_ms=self.now, values=values)).number)
 
     async def expire(self, subscribed: frozenset[str] | None = frozenset()) -> int:
-        """Returns how often others could run meanwhile."""
+        """Expire offsets; return how often others could run meanwhile."""
         turns = 0
 
         class Group:
@@ -157,7 +157,7 @@ async def test_offsets_of_a_group_with_members_stay_while_the_queue_is_read() ->
     assert not stage.group_is_there("g")
 
 
-def test_what_changed_since_it_was_looked_at_stays() -> None:
+def test_changed_offsets_stay() -> None:
     stage = Stage()
     stage.commit("g", 1)
     data = stage.shard.kv.get(group_key("g"))
@@ -290,7 +290,7 @@ def test_rewinds_are_judged_in_log_order() -> None:
     version = json.loads(stage.shard.kv.get(group_key("g")))[0]
     version = stage.members("g", 0, after=version)
     attempt(7)
-    assert attempt(3) == 0  # of a group that members use: an administrator's reset
+    assert attempt(3) == 0  # a group that members use: an administrator's reset
 
 
 def test_two_racing_commits_cannot_slip_through() -> None:
@@ -304,7 +304,7 @@ def test_two_racing_commits_cannot_slip_through() -> None:
     assert stage.offset("g") == 9
 
 
-async def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
+async def test_keys_of_a_clock_that_was_ahead_are_looked_at() -> None:
     """FAULT: offsets of a queue that was gone were kept till the clock was there again."""
     stage = Stage()
     right = stage.now
@@ -320,7 +320,7 @@ async def test_what_a_clock_that_was_ahead_filed_is_looked_at() -> None:
     assert stage.looks() == 1
 
 
-async def test_what_was_looked_at_is_not_stepped_over_again() -> None:
+async def test_checked_groups_are_not_stepped_over_again() -> None:
     """RocksDB keeps deleted rows for a while: looks from the first on would take N * N steps."""
     stage = Stage()
     starts: list[bytes] = []

@@ -46,7 +46,7 @@ class Stage:
             self.create(name)
 
     def take_over(self, *, end: bool = True) -> None:
-        """Another coordinator serves the shard from now on; nothing is left of the former one."""
+        """Have another coordinator serve the shard; nothing is left of the former one."""
         former = self.coordinator
         if end:
             former.end(Code.NOT_COORDINATOR)
@@ -71,7 +71,7 @@ class Stage:
         return found
 
     async def beat(self, asked: ShareHeartbeatRequest) -> Any:
-        """(epoch, partition names) as answered, or the code."""
+        """Beat; return (epoch, partition names) as answered, or the code."""
         try:
             result = await heartbeat(self.coordinator, asked)
         except KafkaError as error:
@@ -117,7 +117,7 @@ class Stage:
         ({"member_epoch": -1, "topics": None}, Code.NONE, None),
     ],
 )  # fmt: skip
-def test_what_is_refused_without_a_group(changes: Any, code: Code, message: str | None) -> None:
+def test_requests_refused_without_a_group(changes: Any, code: Code, message: str | None) -> None:
     found, text = Code.NONE, None
     try:
         check(replace(JOIN, **changes))
@@ -165,7 +165,7 @@ async def test_a_group_takes_so_many_members() -> None:
     assert codes[3] == (3, "q0")
 
 
-async def test_who_could_not_join_leaves_nothing_behind() -> None:
+async def test_failed_join_leaves_nothing_behind() -> None:
     """FAULT: a group that nobody could join stayed in memory, and so did its place."""
     stage = Stage("q", groups_joined_max=1)
     assert await stage.beat(replace(JOIN, member_epoch=0, topics=("q",))) == (2, "q0")
@@ -184,7 +184,7 @@ async def test_a_heartbeat_that_changes_nothing_logs_nothing() -> None:
     assert len(stage.shard.log) == logged
 
 
-async def test_what_changes_of_a_member_is_logged() -> None:
+async def test_changes_of_a_member_are_logged() -> None:
     stage = Stage("q")
     await stage.beat(JOIN)
     await stage.beat(replace(STAY, rack="r", host="/other"))
@@ -214,7 +214,9 @@ async def test_share_partitions_are_made_before_they_are_assigned() -> None:
         (AutoOffsetReset(OffsetReset.BY_DURATION, 2_000_000), -1, 0),
     ],
 )
-async def test_where_a_group_begins(reset: AutoOffsetReset, start: int, since_ms: int) -> None:
+async def test_group_begins_at_its_reset_setting(
+    reset: AutoOffsetReset, start: int, since_ms: int
+) -> None:
     stage = Stage("q")
     stage.settings = replace(stage.settings, auto_offset_reset=reset)
     await stage.beat(JOIN)
@@ -254,7 +256,7 @@ async def test_members_that_want_what_is_made_already_make_nothing() -> None:
 
 
 def without(stage: Stage, kind: Kind) -> Any:
-    """Envelopes of this kind are lost from now on. Returns what ends that."""
+    """Lose envelopes of this kind from now on; return the function that ends that."""
     append = stage.shard.append
 
     def losing(envelopes: Sequence[Envelope]) -> Ticket:
@@ -287,7 +289,7 @@ async def test_nothing_is_assigned_that_was_not_made(lost: Kind) -> None:
     assert (stage.rows(RowKind.SHARE_PARTITION), stage.rows(RowKind.SHARE_QUEUE)) == (1, 1)
 
 
-async def test_what_was_made_and_not_assigned_is_assigned_by_who_comes_next() -> None:
+async def test_unassigned_partitions_are_assigned_by_the_next_coordinator() -> None:
     """FAULT: the target of former times was taken for that of all share partitions."""
     stage = Stage("q", interval_ms=1_000_000_000)
     assert await stage.beat(JOIN) == (2, "q0")
@@ -349,7 +351,7 @@ async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:
     assert len(stage.logged(Kind.SHARE_SET)) == 1
 
 
-async def test_who_is_silent_for_a_session_is_out() -> None:
+async def test_member_silent_for_a_session_is_out() -> None:
     home: Any = StandingCoordinator()
     home.share_session_s = lambda group_id: 45.0
     group = ShareGroup("g", home)
@@ -409,7 +411,7 @@ async def test_starts_are_set_while_nobody_is_a_member() -> None:
 
 
 @pytest.mark.parametrize("by", ["deletion", "forgetting"])
-async def test_what_was_dropped_begins_anew_whatever_comes_late(by: str) -> None:
+async def test_dropped_partition_begins_anew_despite_late_commands(by: str) -> None:
     """FAULT: it began where a former coordinator's late SHARE_SET said."""
     stage = Stage("q", "r")
     await stage.beat(JOIN)
@@ -427,7 +429,7 @@ async def test_what_was_dropped_begins_anew_whatever_comes_late(by: str) -> None
     assert (await stage.beat(JOIN))[1] == "q0"
     made = stage.share("q")
     assert made.epoch > revived.epoch
-    for _ in range(2):  # what comes late once more, and a coordinator that looks again
+    for _ in range(2):  # a late command once more, and a coordinator that looks again
         stage.shard.apply(late)
         stage.take_over()
         await stage.beat(replace(JOIN, topics=("q", "r")))
@@ -460,7 +462,7 @@ async def test_partitions_before_one_that_is_reset_are_made_too() -> None:
     assert [stage.share("q", index).start for index in range(4)] == [0, 6, 0, 7]
 
 
-async def test_what_the_group_could_not_log_is_not_begun() -> None:
+async def test_unlogged_initialisation_is_not_begun() -> None:
     stage = Stage("q")
     end = without(stage, Kind.GROUP)
     with pytest.raises(KafkaError) as refused:

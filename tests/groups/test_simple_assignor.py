@@ -41,7 +41,7 @@ def test_more_members_than_partitions_share_them_evenly() -> None:
     assert (holders, lengths(target)) == ([2, 2], [1, 1, 1, 1])
 
 
-def test_who_comes_takes_from_who_has_more_and_who_goes_leaves_it_to_others() -> None:
+def test_new_member_takes_from_the_fullest_and_a_leaving_one_gives_to_others() -> None:
     one = assigned(wishes(same("a", A)), {A: 3})
     two = assigned(wishes(same("ab", A), one), {A: 3})
     assert (lengths(two), len(two["a"] & one["a"])) == ([2, 1], 2)
@@ -53,7 +53,7 @@ def test_who_comes_takes_from_who_has_more_and_who_goes_leaves_it_to_others() ->
     assert left["c"] >= three["c"]
 
 
-def test_where_subscriptions_differ_each_queue_is_dealt_with_alone() -> None:
+def test_each_queue_is_assigned_alone_where_subscriptions_differ() -> None:
     wanted = {"x": frozenset({A}), "y": frozenset({A, B}), "z": frozenset({B})}
     target = assigned(wishes(wanted), {A: 3, B: 2})
     assert lengths(target) == [2, 2, 1]

@@ -1,4 +1,4 @@
-"""Whose an instance id is: one rule for both protocols."""
+"""The owner of an instance id: one rule for both protocols."""
 
 import pytest
 
@@ -24,7 +24,9 @@ def member(member_id: str, instance: str | None) -> ConsumerMember:
         ("other", "a", Code.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_who_may_speak_for_an_instance(instance: str | None, member_id: str, code: Code) -> None:
+def test_members_that_may_speak_for_an_instance(
+    instance: str | None, member_id: str, code: Code
+) -> None:
     members = StaticMembers[ConsumerMember]()
     members.add(member("a", "i"))
     members.add(member("c", None))

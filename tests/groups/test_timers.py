@@ -13,7 +13,7 @@ FAR = 2.0**31 / 1000
 
 
 class Group:
-    """What a timer would keep in memory."""
+    """The object that a timer would keep in memory."""
 
     def __init__(self, timers: Timers) -> None:
         self.alarms = Alarms(timers)
@@ -38,7 +38,7 @@ def test_groups_that_are_gone_leave_nothing_behind() -> None:
     assert len(timers) < 200
 
 
-def test_what_is_over_does_not_count_as_taken_back() -> None:
+def test_expired_timer_does_not_count_as_taken_back() -> None:
     timers = Timers()
     called = []
     timer = timers.at(1.0, called.append)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_what_is_over_does_not_count_as_taken_back() -> None:
     assert len(timers) == 0
 
 
-def test_who_waits_is_told_of_what_is_due_before_all_else() -> None:
+def test_waiter_is_told_of_due_timers_before_all_else() -> None:
     told = []
     timers = Timers(lambda: told.append(timers.next))
     for when in (5.0, 7.0, 3.0, 4.0):
@@ -59,7 +59,7 @@ def test_who_waits_is_told_of_what_is_due_before_all_else() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=40))
-def test_of_each_key_the_last_one_holds(steps: list[tuple[str, int, bool]]) -> None:
+def test_last_timer_of_each_key_holds(steps: list[tuple[str, int, bool]]) -> None:
     timers = Timers()
     alarms = Alarms(timers)
     wanted: dict[str, int] = {}

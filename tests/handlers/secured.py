@@ -65,7 +65,7 @@ def rule(op: Op, name: str = "q", **more: Any) -> dict[str, Any]:
 async def settings(
     here: Secured, kind: int, name: str, peer: Peer = ALICE, **values: str | None
 ) -> int:
-    """IncrementalAlterConfigs; None deletes."""
+    """Send IncrementalAlterConfigs; None deletes."""
     changes = [
         {"name": key.replace("_", "."), "config_operation": int(value is None), "value": value}
         for key, value in values.items()

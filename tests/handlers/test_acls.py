@@ -131,7 +131,7 @@ async def test_an_open_session_is_asked_again_once_rules_change() -> None:
     assert allowed.responses[0].partitions[0].records
 
 
-async def test_what_is_left_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() -> None:
+async def test_rest_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() -> None:
     """A shard may have it still, and its name, which rules are about, is forgotten already."""
     here = Secured()
     await here.produce("q", ROOT)
@@ -245,7 +245,7 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
 
 
 async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may() -> None:
-    """Nobody knows whose it is. Of a super user that is known: it may be none by then."""
+    """Nobody knows whose it is. A super user is known: it may be none by then."""
     here = Secured(group_consumer_assignment_interval_ms=0)
     for name in ("q-a", "q-b"):
         await here.produce(name, ROOT)

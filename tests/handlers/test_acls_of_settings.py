@@ -1,4 +1,7 @@
-"""What settings need that name other queues: routes, dead letters; and what is told of them."""
+"""The rights for settings that name other queues:
+
+routes, dead letters; and what is told of them.
+"""
 
 import json
 from typing import Any
@@ -43,7 +46,7 @@ async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
     assert await settings(here, 2, "src", kproxy_route_from="in") == NOT_ALLOWED
 
 
-async def test_who_changes_a_part_of_a_route_is_asked_as_its_definer_is() -> None:
+async def test_change_of_a_part_of_a_route_needs_its_definers_rights() -> None:
     """Else who may set a queue's settings would have all of the queue that it takes a part of."""
     here = Secured()
     part, whole = {"kproxy_route_from": "src", "kproxy_route_filter": "key:x"}, ""
@@ -127,7 +130,7 @@ async def test_a_refusal_names_no_queue_that_is_hidden() -> None:
     assert (await text()).endswith("name src, where they come from")
 
 
-async def test_who_says_what_a_dead_letter_queue_gets_may_write_to_it() -> None:
+async def test_settings_of_dead_letters_need_the_right_to_write_to_their_queue() -> None:
     here = Secured(errors_deadletterqueue_auto_create_topics_enable=True)
     group = {"resource_type": Resource.GROUP, "resource_name": "g"}
     await here.add(rule(Op.ALTER_CONFIGS, "g", **group))
@@ -148,7 +151,7 @@ async def test_who_says_what_a_dead_letter_queue_gets_may_write_to_it() -> None:
     assert await settings(here, 32, "g", **copies) == 0
 
 
-async def test_who_has_set_that_records_are_copied_is_kept_and_asked_at_each_use() -> None:
+async def test_signer_of_copied_records_is_kept_and_asked_at_each_use() -> None:
     """FAULT: ALTER_CONFIGS on a group made its holder a reader of all that the group reads."""
     here = Secured(errors_deadletterqueue_auto_create_topics_enable=False)
     for name in ("src", "dlq.a"):

@@ -1,4 +1,4 @@
-"""What one request changes is durable together, not item by item."""
+"""The changes of one request are durable together, not item by item."""
 
 import asyncio
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ async def test_a_session_is_its_clients() -> None:
     assert gone.error_code == NOT_FOUND
 
 
-async def test_what_was_found_counts_until_it_is_sent() -> None:
+async def test_found_batches_count_until_they_are_sent() -> None:
     worker = memory_worker()
     produce(worker, *(b"v" for _ in range(100)))
     frame = encode_request(ApiKey.FETCH, 12, 1, fetch_values({("q", 0): 0}))[4:]
@@ -75,7 +75,7 @@ async def test_what_was_found_counts_until_it_is_sent() -> None:
     assert worker.answer_memory.used == 0
 
 
-async def test_what_was_found_stays_readable_while_others_have_their_turn(
+async def test_found_batches_stay_readable_while_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each partition looked at is followed by a turn for others, who may delete."""
@@ -138,7 +138,7 @@ async def test_a_session_looks_again_where_its_queues_settings_have_changed() ->
     assert looks == [("q", 5)]
 
 
-async def test_who_may_read_nothing_takes_no_session() -> None:
+async def test_client_without_read_rights_takes_no_session() -> None:
     """FAULT: a user without rights had all sessions."""
     worker = memory_worker(authorizer="acl")
     for _ in range(3):

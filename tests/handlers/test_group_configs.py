@@ -76,7 +76,7 @@ async def test_a_setting_is_set_shown_obeyed_and_taken_back() -> None:
     assert client.worker.group_settings("g") == client.worker.group_rules.defaults
 
 
-async def test_what_is_replaced_as_a_whole() -> None:
+async def test_settings_replaced_as_a_whole() -> None:
     client = Groups()
     await client.change("g", (LIMIT, SET, "3"))
     assert await client.replace("g", share_record_lock_duration_ms="20000") == Code.NONE

@@ -131,7 +131,7 @@ async def test_partitions_take_turns_when_an_answer_is_full() -> None:
 async def test_a_session_brings_all_whatever_fits_into_an_answer(
     sizes: list[list[int]], max_bytes: int, most: int
 ) -> None:
-    """What did not fit behind others must not count as looked at."""
+    """Batches that did not fit behind others must not count as looked at."""
 
     client = Client()
     wanted = {}
@@ -313,7 +313,7 @@ async def test_find_coordinator_in_every_version(version: int) -> None:
         answer = await client.call(ApiKey.FIND_COORDINATOR, version, values | {"key_type": 1})
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.port) == (0, 1, 9092)
-        key = f"g:h:{'A' * 22}:0"  # of a share partition
+        key = f"g:h:{'A' * 22}:0"  # for a share partition
         answer = await client.call(
             ApiKey.FIND_COORDINATOR, version,
             {"key": key, "key_type": 2, "coordinator_keys": (key, "g")},

@@ -69,7 +69,7 @@ def test_packed_as_the_queue_says(wire: Wire, queue: str) -> None:
         assert [read_header(data).codec for data in stored(wire, made)] == [number] * len(CODECS)
 
 
-def test_what_is_too_large_once_it_is_packed_anew(wire: Wire, queue: str) -> None:
+def test_batch_too_large_once_it_is_packed_anew(wire: Wire, queue: str) -> None:
     made = wire.create(queue, compression_type="uncompressed", max_message_bytes="2000")
     assert made.error_code == 0
     packed = keyed((b"k", bytes(5000)), codec=4)

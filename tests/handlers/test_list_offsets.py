@@ -54,7 +54,7 @@ async def offset_at(worker: Worker, timestamp: int) -> tuple[int, int]:
 
 
 def of_records(count: int, same: bool = False) -> bytes:
-    """A batch whose records' times count up, or that repeats one record."""
+    """Return a batch whose records' times count up, or that repeats one record."""
     plain = b"".join(record(i, b"", time_delta=i) for i in range(1 if same else count))
     if same:
         plain *= count
@@ -78,7 +78,7 @@ async def test_a_record_is_found_in_a_packed_batch() -> None:
     assert worker.answer_memory.used == 0
 
 
-async def test_of_too_many_records_the_first_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_of_too_many_records_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = memory_worker()
     produce(worker, of_records(3000))
     monkeypatch.setattr(by_time, "_RECORDS_MAX", 1000)
@@ -138,7 +138,7 @@ async def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
 
 
 async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the batches looked at first none is late enough; the others go while it rests."""
+    """None of the batches looked at first is late enough; the others go while it rests."""
 
     worker = memory_worker()
     monkeypatch.setattr(by_time, "_ROWS_AT_ONCE", 1)

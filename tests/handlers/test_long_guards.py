@@ -18,7 +18,7 @@ from tests.wire import batch
 
 
 async def held_long(here: Secured, key: int, version: int, values: Any) -> Any:
-    """Alice's answer, for which the loop was never held long."""
+    """Return Alice's answer, for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
     accepted = accept(here.worker, frame, ALICE, NextRequestSignal())
     answer, held = await held_by(respond(here.worker, accepted))

@@ -1,4 +1,4 @@
-"""What is refused part by part, and what says nothing of many parts: in slices, as all else."""
+"""The parts that are refused one by one, or say nothing: in slices, as all else."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ from tests.held import held_by, slowness
 
 MANY = 150_000
 TURN_S = 0.05
-"""Such parts cost less than a microsecond: what is not cut into slices holds the loop for this."""
+"""The time that uncut work holds the loop: such parts cost less than a microsecond."""
 GROUPS = rule(Op.ALL, "*", resource_type=Resource.GROUP)
 
 
 async def call(here: Secured, peer: Peer, key: int, version: int, values: Any) -> Any:
-    """The answer to a request for which the loop was held for some milliseconds at a time."""
+    """Return the answer to a request that held the loop for some milliseconds at a time."""
     frame = encode_request(key, version, 1, values)[4:]
     accepted = accept(here.worker, frame, peer, NextRequestSignal())
     found, held = await held_by(answer(here.worker, accepted))

@@ -33,7 +33,7 @@ def shard_of(worker: Worker) -> MemoryShard:
 
 
 async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
-    """The answer to a request for which the loop was never held long."""
+    """Return the answer to a request for which the loop was never held long."""
     frame = encode_request(key, version, 1, values)[4:]
     accepted = accept(worker, frame, Peer(), NextRequestSignal())
     assert accepted.call is None
@@ -233,7 +233,7 @@ async def test_records_of_many_partitions_deleted() -> None:
     assert sum(part.error_code == 0 for part in answer.topics[0].partitions) == 10
 
 
-async def test_what_tests_left_does_not_count() -> None:
+async def test_leftovers_of_tests_do_not_count() -> None:
     """A look for cycles among all of it took 0.18 s, in the middle of a request, once in CI."""
 
     async def work() -> tuple[list[list[int]], int]:

@@ -55,7 +55,7 @@ async def test_there_is_a_most_of_rules() -> None:
     assert not len(worker.security)
 
 
-async def test_who_may_nothing_names_very_much() -> None:
+async def test_client_without_rights_names_very_much() -> None:
     worker = secured()
     names = [f"q{n}" for n in range(MANY)]
     metadata = {

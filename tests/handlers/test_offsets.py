@@ -53,7 +53,7 @@ async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     assert old is not None
 
     async def settled(names: Iterable[str]) -> None:
-        """It hears of what has happened elsewhere."""
+        """Have it hear of what has happened elsewhere."""
         assert list(names) == ["q"]
         values = {"name": "q", "partitions": 1, "configs": {}}
         shard.apply(command(Kind.DELETE, old.queue_id))
@@ -63,7 +63,7 @@ async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     assert (await committed(client)).topics[0].partitions[0].committed_offset == -1
 
 
-async def test_where_the_cluster_does_not_answer_what_is_known_serves(
+async def test_known_offsets_serve_while_the_cluster_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: an error that is no coordinator's; aiokafka took it for "nothing is committed"."""
@@ -107,7 +107,7 @@ async def test_the_first_version_says_in_each_partition_what_is_wrong_with_the_g
         assert (answer.error_code, answer.topics) == (Code.NOT_COORDINATOR, ())
 
 
-async def test_who_joins_while_the_catalogue_is_waited_for_keeps_its_offsets(
+async def test_member_that_joins_during_the_wait_for_the_catalogue_keeps_its_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: OffsetDelete looked at the group, and then waited."""

@@ -1,4 +1,4 @@
-"""What operators' tools ask of a worker."""
+"""The questions of operators' tools to a worker."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from tests.fakes import memory_worker
 from tests.handlers.test_handlers import Client
 
 
-async def test_where_the_data_directory_lies_is_told_nobody(tmp_path: Path) -> None:
-    """Of its path, the last part is enough to tell one worker's from another's."""
+async def test_path_of_the_data_directory_is_told_nobody(tmp_path: Path) -> None:
+    """The last part of its path is enough to tell one worker's from another's."""
     directory = tmp_path / "worker-3"
     directory.mkdir()
 

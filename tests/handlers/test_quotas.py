@@ -35,7 +35,7 @@ class Metered:
         self.wait_s = 0.0
 
     async def call(self, key: int, version: int, values: Any, peer: Peer = ALICE) -> Any:
-        """As a connection does it: the answer, and in `wait_s` what it is muted for."""
+        """Call as a connection does: return the answer, and in `wait_s` what it is muted for."""
         frame = encode_request(key, version, 1, values)[4:]
         accepted = accept(self.worker, frame, peer, self.signal)
         quotas = self.worker.quotas
@@ -156,7 +156,7 @@ async def test_quotas_are_set_told_and_removed() -> None:
     (PRODUCED, 1.0, {"ip": "10.0.0.1", "user": "a"},
      "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"),
 ])  # fmt: skip
-async def test_what_is_not_sound_is_refused(
+async def test_malformed_quotas_are_refused(
     key: str, value: float, entity: dict[str, str | None], message: str
 ) -> None:
     here = Metered()
@@ -242,7 +242,7 @@ async def test_a_long_produce_is_told_to_wait(version: int) -> None:
     assert here.wait_s > 100
 
 
-async def test_who_makes_too_many_queues_by_writing_to_them() -> None:
+async def test_client_that_makes_too_many_queues_by_writing_to_them() -> None:
     """FAULT: a Produce or Metadata that named a missing queue muted its connection for minutes."""
     here = Metered(partitions_default=4)
     await here.set(MUTATED, 1, user="alice")
@@ -304,7 +304,7 @@ async def test_a_fetch_over_the_rate_is_empty_and_its_session_goes_on() -> None:
     here.now += 12
     goes_on = fetch_values({}, session_id=first.session_id, epoch=2)
     told = await here.call(ApiKey.FETCH, 12, goes_on)
-    assert 3000 < records(told) <= 5000  # what was found before is found again
+    assert 3000 < records(told) <= 5000  # found batches are found again
 
 
 async def test_a_session_is_not_begun_by_an_empty_answer() -> None:
@@ -376,7 +376,7 @@ async def test_too_many_changes_of_queues() -> None:
 # -- time
 
 
-async def test_who_keeps_the_worker_busy_is_told_to_wait() -> None:
+async def test_client_that_keeps_the_worker_busy_is_told_to_wait() -> None:
     here = Metered()
     await here.set(WORKED, 1e-9, client="kproxy")
     answers = {
@@ -398,8 +398,8 @@ async def test_who_keeps_the_worker_busy_is_told_to_wait() -> None:
     assert here.worker.counters.throttled == {WORKED: 5}
 
 
-def test_where_answers_tell_it() -> None:
-    """Of each version of each API: first of all, or Produce's last, or nowhere."""
+def test_answers_have_a_throttle_time() -> None:
+    """Each version of each API has it first of all, or Produce's last, or nowhere."""
     without = {
         ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.API_VERSIONS: (0, 4), ApiKey.LIST_OFFSETS: (1, 1), ApiKey.METADATA: (0, 2),

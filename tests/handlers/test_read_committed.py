@@ -1,4 +1,4 @@
-"""What readers see of transactions: fetches, offsets by time, producers, offsets of groups."""
+"""The view of transactions: fetches, offsets by time, producers, offsets of groups."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -44,7 +44,7 @@ async def fetched(client: Client, offset: int, isolation: int, version: int = 12
 
 
 def shown(part: Any) -> tuple[int, int, int, list[tuple[int, int]] | None, list[int]]:
-    """(code, last stable offset, high watermark, aborted, base offsets)."""
+    """Return (code, last stable offset, high watermark, aborted, base offsets)."""
     aborted = part.aborted_transactions
     if aborted is not None:
         aborted = [(one.producer_id, one.first_offset) for one in aborted]
@@ -90,7 +90,7 @@ async def test_a_marker_is_given_with_its_place() -> None:
     assert data[:8] == (1).to_bytes(8, "big")
 
 
-async def test_what_was_aborted_is_listed_once_however_often_it_is_asked_for() -> None:
+async def test_aborted_transaction_is_listed_once_however_often_it_is_asked_for() -> None:
     client = await with_a_queue()
     one = producer(client)
     one.write(b"a")
@@ -118,7 +118,7 @@ async def test_only_what_can_be_read_counts_as_enough() -> None:
 
 
 async def counted(work: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
-    """What comes of it, and how many looks it took."""
+    """Return the result, and how many looks it took."""
     looks = 0
     real = streamed_response.plan_read
 
@@ -201,7 +201,7 @@ async def test_a_long_poll_looks_at_what_changes_and_no_more(in_session: bool) -
         assert list(found) == list(wanted)
 
 
-async def test_who_reads_more_in_the_same_session_is_given_it() -> None:
+async def test_further_reads_of_a_session_are_answered() -> None:
     """The isolation level comes with each request."""
     client, _ = await behind_open_ones(1)
     first = await client.fetch({("q0", 0): 0}, epoch=0, isolation=COMMITTED)

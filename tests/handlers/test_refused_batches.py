@@ -1,4 +1,4 @@
-"""What a producer sent before it knew that an earlier batch was refused, while a shard is taken."""
+"""The batches that a producer sent before it knew of a refusal, while a shard is taken."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ NOT_LEADER = Code.NOT_LEADER_OR_FOLLOWER
 
 
 class Taking(Client):
-    """Of a worker that may not serve its shard yet."""
+    """The state of a worker that may not serve its shard yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Taking(Client):
         routes.serving = self._serving if served else lambda index: None
 
     async def send(self, sequence: int, *, producer_id: int = 7, epoch: int = 0) -> Any:
-        """The code and the base offset."""
+        """Send a batch; return the code and the base offset."""
         sent = batch(b"v", b"w", producer_id=producer_id, epoch=epoch, sequence=sequence)
         answer = await self.call(ApiKey.PRODUCE, 9, produce_values("q", sent))
         part = answer.responses[0].partition_responses[0]
@@ -140,7 +140,7 @@ def header(sequence: int, producer_id: int = 7) -> Any:
 
 
 @pytest.mark.parametrize(("first", "later"), [(5, 6), (0x7FFFFFFF, 0)])
-def test_what_is_refused_is_forgotten(first: int, later: int) -> None:
+def test_refused_batches_are_forgotten(first: int, later: int) -> None:
     """Else a producer whose state has expired would be refused for ever."""
     refused = RefusedBatches()
     refused.note(KEY, header(first), 10.0)

@@ -242,7 +242,7 @@ async def test_how_routes_stand_is_told_who_asks_for_it() -> None:
     ]  # fmt: skip
 
 
-async def test_of_queues_without_routes_and_none_there_is_nothing_to_tell() -> None:
+async def test_queues_without_routes_have_nothing_to_tell() -> None:
     client = Queues()
     assert await client.create("plain", partitions=3) == OK
     assert await told(client, "plain") == []

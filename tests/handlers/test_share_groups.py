@@ -29,7 +29,7 @@ async def described(client: Client, *groups: str) -> Any:
 
 
 async def joined(**settings: Any) -> Client:
-    """A worker with queue q of 3 partitions, and a member of share group g that reads it."""
+    """Return a worker with queue q of 3 partitions, and a member of share group g that reads it."""
     client = Client(group_share_assignment_interval_ms=0, **settings)
     await client.worker.catalogue.create("q", 3)[1].wait()
     assert not (await beat(client, "a", 0, "q")).error_code

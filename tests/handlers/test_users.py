@@ -42,7 +42,7 @@ async def test_there_is_a_most_of_users_and_room_is_made_by_deleting(
     assert len(here.worker.security) == 2
 
 
-async def test_of_very_many_users_each_has_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_of_very_many_users_has_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Secured()
     secure, asked = here.worker.secure, list[int]()
 

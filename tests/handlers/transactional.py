@@ -51,7 +51,7 @@ class Transactional:
         self._number = self._apply(asked.envelope()).number
 
     def write(self, *values: bytes, **more: Any) -> int:
-        """The base offset; begins a transaction where none is open."""
+        """Write a batch; return the base offset; begin a transaction where none is open."""
         if not self.is_open:
             self.begin()
         data = batch(

@@ -1,4 +1,4 @@
-"""What may be written while the disk fills up, and how often it is asked."""
+"""The writes that are allowed while the disk fills up, and how often it is asked."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ MIB = 1 << 20
 
 
 class Disk(DiskSpace):
-    """With so many bytes free, on a clock that stands."""
+    """A disk with so many bytes free, on a clock that stands."""
 
     def __init__(self, directory: Path, free: int) -> None:
         self.free, self.asked, self.now = free, 0, 0.0
         super().__init__(directory, 8 * MIB, Clock(monotonic=lambda: self.now))
 
     def taken(self, size: int) -> frozenset[Kind]:
-        """As a log asks for a produce of this size, and writes it where it may."""
+        """Ask as a log does for a produce of this size, and write it where it may."""
         allowed = self.allowed_kinds(size)
         if allowed is ALL:
             self.count(size)
@@ -44,7 +44,7 @@ def test_no_write_asks_the_file_system(disk: Disk) -> None:
     assert disk.asked == asked
 
 
-def test_what_is_written_meanwhile_counts(disk: Disk) -> None:
+def test_bytes_written_meanwhile_count(disk: Disk) -> None:
     """Nothing is let in that the last look had room for, and others have taken since."""
     disk.free = 20 * MIB
     disk.look()
@@ -57,7 +57,7 @@ def test_what_is_written_meanwhile_counts(disk: Disk) -> None:
 def test_room_that_was_made_is_seen_at_the_next_look(disk: Disk) -> None:
     disk.free = 8 * MIB
     disk.look()
-    for _ in range(20):  # what is refused takes no room
+    for _ in range(20):  # refused writes take no room
         allowed = disk.taken(MIB)
         assert Kind.APPEND not in allowed
         assert Kind.COMMIT in allowed

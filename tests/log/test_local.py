@@ -32,7 +32,7 @@ def wide(number: int) -> Envelope:
 
 
 class Writes:
-    """What is handed to the rows' store in one piece."""
+    """The writes that the rows' store gets in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.most = 0
@@ -81,7 +81,7 @@ async def test_a_ticket_of_many_envelopes_is_applied_in_many_turns(
         assert set(range(1, len(delivered))) <= set(turns), "two in one turn of the loop"
 
 
-async def test_what_one_delivery_changes_is_written_in_pieces(tmp_path: Path) -> None:
+async def test_changes_of_one_delivery_are_written_in_pieces(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         writes = Writes(patch)
         async with running(tmp_path, rows_cached_max=1000) as shard:
@@ -138,7 +138,7 @@ async def test_a_long_line_behind_a_refused_write_is_refused_in_turns(tmp_path: 
         assert (await shard.append([one]).wait())[0].code == Code.NONE
 
 
-async def test_what_waits_behind_a_refused_write_is_refused_too(tmp_path: Path) -> None:
+async def test_tickets_behind_a_refused_write_are_refused_too(tmp_path: Path) -> None:
     """FAULT: it was taken, and so came before what its client sent again."""
 
     async def test() -> None:

@@ -37,7 +37,7 @@ def test_the_reader_may_be_first() -> None:
     assert log.reported(0, 0) == []
 
 
-def test_what_nobody_waits_for_is_applied_when_it_is_read() -> None:
+def test_envelope_without_a_waiter_is_applied_when_it_is_read() -> None:
     log = Sequencer(ME, 0)
     mine = envelope()
     log.sent(mine)

@@ -26,7 +26,7 @@ from tests.fakes import DictKv
 
 
 class Link:
-    """Keeps what is asked of it."""
+    """A link that keeps what is asked of it."""
 
     writer = 1
 
@@ -114,7 +114,7 @@ async def test_a_fate_not_known_is_answered_and_read_later(tmp_path: Path) -> No
         assert log.next_offset == 2
 
 
-async def test_what_others_append_is_read_when_the_end_says_so(tmp_path: Path) -> None:
+async def test_records_of_others_are_read_when_the_end_says_so(tmp_path: Path) -> None:
     async with running(tmp_path) as (log, link):
         log.saw_end(3, 0)
         assert link.reads == [(0, 3)]
@@ -137,7 +137,7 @@ async def test_catching_up_waits_for_the_end_that_there_is(tmp_path: Path) -> No
         assert log.next_offset == 2
 
 
-async def test_what_others_wrote_is_applied_in_pieces(
+async def test_records_of_others_are_applied_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: up to 4,000 envelopes in one turn of the loop, and four deletions of any size."""
@@ -188,7 +188,7 @@ async def test_no_room_in_the_line_is_a_retriable_error(tmp_path: Path) -> None:
         assert outcome.code == Code.REQUEST_TIMED_OUT
 
 
-async def test_who_waits_when_the_shard_is_left_is_told_to_ask_elsewhere(tmp_path: Path) -> None:
+async def test_waiter_is_told_to_ask_elsewhere_when_the_shard_is_left(tmp_path: Path) -> None:
     async with running(tmp_path) as (log, _):
         ticket = log.append([envelope()])
         log.close()

@@ -12,10 +12,10 @@ class Work:
     """Work that can be seen to be let go of."""
 
     def __call__(self) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
 
-async def test_what_was_run_is_let_go_of() -> None:
+async def test_finished_call_is_let_go_of() -> None:
     thread = LogThread("test")
     try:
         work = Work()

@@ -1,4 +1,4 @@
-"""What a worker leaves for Python to find: nothing, for it looks among young objects only."""
+"""The garbage that a worker leaves for Python: none, for it looks among young objects only."""
 
 import gc
 import os
@@ -42,7 +42,7 @@ signal.signal(signal.SIGUSR2, tell)
 
 
 def garbage(server: Served) -> list[str]:
-    """The kinds of all objects in cycles that were left since the last time."""
+    """Return the kinds of all objects in cycles that were left since the last time."""
     before = len([event for event in server.events if event["event"] == "garbage"])
     os.kill(server.process.pid, signal.SIGUSR2)
     found: list[dict[str, Any]] = eventually(
@@ -53,7 +53,7 @@ def garbage(server: Served) -> list[str]:
 
 
 def use(server: Served, group: str) -> None:
-    """Clients come, work, break off what they began, send nonsense, and go."""
+    """Use the server: clients come, work, break off what they began, send nonsense, and go."""
     address = server.host, server.port
     with Wire(*address) as wire:
         wire.create(group, 4)
@@ -83,7 +83,7 @@ def use(server: Served, group: str) -> None:
 
 
 def log_in_by_all(site: Site) -> None:
-    """Clients log in by each mechanism, fail to, leave amid it, and send a raw token."""
+    """Log in by each mechanism, fail to, leave amid it, and send a raw token."""
     for _ in range(5):
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             with site.wire("SASL") as wire:
@@ -103,7 +103,7 @@ def log_in_by_all(site: Site) -> None:
 
 
 def pass_on(wire: Wire, queue: str) -> None:
-    """Routes of an entrance and of a filter, one cut after the other."""
+    """Route through an entrance and a filter, one cut after the other."""
     lost = f"{queue}.lost"
     wire.create(queue, kproxy_route_to=f"{queue}-{{key}}", kproxy_route_unroutable=lost)
     wire.create(f"{queue}.some", kproxy_route_from=queue, kproxy_route_filter="key:k1")
@@ -115,7 +115,7 @@ def pass_on(wire: Wire, queue: str) -> None:
 
 
 def wait_and_be_due(wire: Wire, queue: str) -> None:
-    """Records that wait for some milliseconds."""
+    """Delay records for some milliseconds."""
     wire.create(queue, kproxy_delay_ms="20")
     for _ in range(10):
         wire.produce(queue, batch(b"v"))
@@ -123,7 +123,7 @@ def wait_and_be_due(wire: Wire, queue: str) -> None:
 
 
 def share(wire: Wire, queue: str) -> None:
-    """A share group takes, releases and rejects records, and dead letters come of it."""
+    """Share: a group takes, releases and rejects records, and dead letters come of it."""
     wire.create(f"dlq.{queue}", errors_deadletterqueue_group_enable="true")
     configs = {"errors_deadletterqueue_topic_name": f"dlq.{queue}"}
     with ShareCluster(wire) as cluster:
@@ -146,7 +146,7 @@ def transact(server: Served, queue: str) -> None:
 
 
 def operate(server: Served) -> None:
-    """An operator asks by the admin socket, and takes a backup."""
+    """Ask as an operator by the admin socket, and take a backup."""
     for command in ("backup", "list-users", "users", "nonsense"):
         with suppress(CannotStart), asking(server.data_dir, command) as answers:
             for _ in answers.progress():
@@ -180,19 +180,19 @@ def test_services_leave_no_cycles(tmp_path: Path) -> None:
         assert not left, ", ".join(left)
 
 
-def test_what_clients_do_leaves_no_cycles(tmp_path: Path) -> None:
+def test_clients_leave_no_cycles(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(TELL_GARBAGE)
     flags = ("--group-initial-rebalance-delay-ms", "0")
     with served(tmp_path, *flags, env={"PYTHONPATH": str(tmp_path / "site")}) as server:
         use(server, "first")
-        garbage(server)  # of what was made once
+        garbage(server)  # garbage of things that were made once
         for turn in range(3):
             use(server, f"again-{turn}")
         assert garbage(server) == []
 
 
-def test_what_lives_long_is_not_looked_at() -> None:
+def test_long_lived_objects_are_not_looked_at() -> None:
     """A look at a million objects took 200 ms, whatever was going on."""
     looks: list[int] = []
 
@@ -254,7 +254,7 @@ def test_net_looks_at_everything_where_nobody_asks_or_memory_has_doubled() -> No
         assert looks[60].everything
 
 
-def test_what_is_set_is_undone() -> None:
+def test_garbage_settings_are_restored() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     with as_served():
         assert gc.get_freeze_count() > 1000

@@ -23,7 +23,7 @@ class Whole:
     more: dict[str, Any]
 
 
-async def test_what_is_long_takes_turns() -> None:
+async def test_long_work_takes_turns() -> None:
     """One slice of one work in each turn of the loop."""
 
     turns: list[int] = []
@@ -44,7 +44,7 @@ async def test_what_is_long_takes_turns() -> None:
     assert turns == [0, 1, 2] * 5
 
 
-async def test_who_left_the_line_holds_up_nobody() -> None:
+async def test_cancelled_waiter_holds_up_nobody() -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         await Pace().rest()
@@ -57,7 +57,7 @@ def test_slices() -> None:
     assert list(slices((), 2)) == []
 
 
-async def test_what_is_large_is_counted_and_freed_in_slices() -> None:
+async def test_large_collection_is_counted_and_freed_in_slices() -> None:
     """Ids of queues are compared in Python; a request of 240,000 elements was freed in 70 ms."""
 
     ids = [UUID(int=i % 200_000) for i in range(240_000)]

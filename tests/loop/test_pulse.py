@@ -7,7 +7,7 @@ import anyio
 from kproxy.loop.pulse import pulse
 
 
-async def test_those_who_sleep_for_the_same_period_wake_in_the_same_turn() -> None:
+async def test_sleepers_of_the_same_period_wake_in_the_same_turn() -> None:
     woken: list[list[float]] = [[], [], []]
 
     async def beat(mine: list[float], begin_s: float) -> None:

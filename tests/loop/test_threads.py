@@ -32,7 +32,7 @@ async def test_a_cancelled_call_is_stopped_before_its_caller_goes_on() -> None:
     assert ended
 
 
-async def test_what_a_stopped_call_has_made_all_the_same_is_let_go() -> None:
+async def test_result_of_a_stopped_call_is_let_go() -> None:
     let_go: list[str] = []
 
     def call(stop: Stop) -> str:

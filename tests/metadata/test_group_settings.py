@@ -178,7 +178,7 @@ def test_a_session_is_longer_than_the_time_between_heartbeats() -> None:
     assert refusal({HEARTBEAT: "45000"}, **flags) == told
     assert refusal({SESSION: "45000"}, {HEARTBEAT: "45000"}, **flags) == told
     assert rules(**flags).check({SESSION: "45001"}, {HEARTBEAT: "45000"})
-    # What the worker says itself is its operator's business.
+    # The worker's own settings are its operator's business.
     assert rules(group_share_session_timeout_ms="10").check({RESET: "earliest"}, {})
 
 

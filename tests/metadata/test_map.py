@@ -83,7 +83,7 @@ def test_metadata_comes_from_the_map() -> None:
     assert cluster.brokers == (ONE, TWO)
     map_.apply(*shard_record(home, Owner(1, 2)))
     assert cluster.leaders("q", 5) == (1, -1, -1, -1, 1)
-    assert cluster.brokers == (ONE,)  # who serves nothing is not named
+    assert cluster.brokers == (ONE,)  # a node that serves nothing is not named
     assert cluster.controller_id == 1
 
 
@@ -99,7 +99,7 @@ def test_a_level_rises_and_never_falls() -> None:
     assert map_.level == 2
 
 
-def test_who_does_not_say_which_level_it_knows_is_of_the_first_release() -> None:
+def test_worker_without_a_level_is_of_the_first_release() -> None:
     map_ = ClusterMap(4)
     map_.apply(b"node:1", b'{"host": "a", "port": 9092}')
     assert map_.levels == {1: 1}
@@ -113,7 +113,7 @@ def test_who_does_not_say_which_level_it_knows_is_of_the_first_release() -> None
     assert map_.levels == {1: NEWEST}
 
 
-def test_who_comes_by_a_listener_is_told_its_addresses() -> None:
+def test_client_of_a_listener_is_told_its_addresses() -> None:
     map_ = ClusterMap(2)
     for record in (
         node_record(ONE, addresses={"PLAINTEXT": ("a", 9092), "OUTSIDE": ("a.example", 9093)}),

@@ -105,7 +105,8 @@ async def test_a_directory_of_the_first_release_is_finalized_once(tmp_path: Path
     await DirectoryUpgrades(tmp_path, cluster_id, level).finalize(NEWEST)
     assert level.value == NEWEST
     assert open_identity(tmp_path)[1].value == NEWEST
-    assert json.loads((tmp_path / "meta.json").read_text())["format"] > 2  # what it then refuses
+    # A release that knows less refuses it then
+    assert json.loads((tmp_path / "meta.json").read_text())["format"] > 2
 
 
 def test_shards_are_murmur_of_the_name_and_stable() -> None:

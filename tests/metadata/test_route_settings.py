@@ -112,7 +112,7 @@ def test_not_together(values: dict[str, str], said: str) -> None:
     in_a_line(refused.value, "kproxy.route.")
 
 
-def test_what_is_left_of_a_route_may_stay() -> None:
+def test_rest_of_a_route_may_stay() -> None:
     left = {UNROUTABLE: "lost", KEEP: "false", "retention.ms": "5"}
     queue_settings.check_together(left, Level(), ["retention.ms"])
     with pytest.raises(KafkaError, match="no effect"):

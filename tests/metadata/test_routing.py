@@ -121,7 +121,7 @@ def test_an_encoded_name_is_made(template: str, key: bytes, name: str | None) ->
     assert bool(why) is (name is None)
 
 
-def test_what_ends_an_encoded_field_is_told_from_it() -> None:
+def test_unclear_end_of_an_encoded_field_is_refused() -> None:
     for text in ("d-{key:%}{header:a:%}", "d-{key:hex}_{key}", "d-{key:%}F{key}", "d-{key:bin}",
                  "d-{header:a:%x}"):  # fmt: skip
         with pytest.raises(ValueError):
@@ -142,7 +142,7 @@ def test_encoded_fields_are_told_apart(values: set[tuple[bytes, bytes]], between
         assert len(set(names)) == len(names)
 
 
-def test_what_a_template_looks_at() -> None:
+def test_fields_that_a_template_reads() -> None:
     assert not read_template("a{key}").headers
     assert read_template("a{key}{header:h}{header:g}").headers == {b"g", b"h"}
     assert read_template("a{key}").prefix == "a"
@@ -162,7 +162,7 @@ def test_what_a_template_looks_at() -> None:
         "a" * 100_000, "{key}" * 100_000,
     ],
 )  # fmt: skip
-def test_what_is_no_template(text: str) -> None:
+def test_malformed_template_is_refused(text: str) -> None:
     refused(read_template, text)
 
 
@@ -179,7 +179,7 @@ def test_what_is_no_template(text: str) -> None:
         "&" * 500, "|" * 500, "%" * 500, "header:tag:" + "%25" * 400, "key:" + "%" * 300,
     ],
 )  # fmt: skip
-def test_what_is_no_filter(text: str) -> None:
+def test_malformed_filter_is_refused(text: str) -> None:
     refused(read_filter, text)
 
 
@@ -190,7 +190,7 @@ def test_what_is_no_filter(text: str) -> None:
         "a:1\nb:2", "\x1b[2J:1", "retention.ms:1;" + "b" * CONFIGS_MAX, ";" * 1000,
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_settings(text: str) -> None:
+def test_malformed_list_of_settings_is_refused(text: str) -> None:
     refused(read_configs, text)
 
 
@@ -238,7 +238,7 @@ def test_filters(
     assert read_filter(text).matches(key, headers) is matches
 
 
-def test_what_a_filter_looks_at() -> None:
+def test_fields_that_a_filter_reads() -> None:
     assert not read_filter("").headers
     assert not read_filter("key:a").headers
     assert read_filter("key:a&!header:b").headers == {b"b"}
@@ -289,7 +289,10 @@ def test_a_name_is_legal_and_begins_with_the_prefix(
 
 
 def plain(text: str, key: bytes | None, headers: dict[bytes, bytes | None]) -> str | None:
-    """The name as one who replaces texts has it; None where it has no value, or an empty one."""
+    """Return the name as plain replacement of texts has it.
+
+    None where it has no value, or an empty one.
+    """
     for field, value in (
         ("{key}", key), ("{header:a}", headers.get(b"a")), ("{header:b}", headers.get(b"b"))
     ):  # fmt: skip
@@ -302,7 +305,7 @@ def plain(text: str, key: bytes | None, headers: dict[bytes, bytes | None]) -> s
 
 @given(texts)
 @settings(deadline=None, max_examples=200)
-def test_whatever_is_read_as_a_template_can_name_a_queue(text: str) -> None:
+def test_every_parsed_template_can_name_a_queue(text: str) -> None:
     try:
         template = read_template(text)
     except ValueError:

@@ -48,7 +48,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """Scrapes these addresses under the job that the alerts and the dashboard ask for."""
+    """Scrape these addresses under the job that the alerts and the dashboard ask for."""
     program = need_program("prometheus")
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "prometheus.yml"
@@ -80,7 +80,7 @@ def _ready(address: str) -> bool:
 
 
 def panels() -> list[tuple[str, list[tuple[str, str]]]]:
-    """(title, its (expression, legend)) of each panel, as Grafana would ask."""
+    """Return (title, its (expression, legend)) of each panel, as Grafana would ask."""
     found = []
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         if panel["type"] != "row":
@@ -90,12 +90,12 @@ def panels() -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def units() -> dict[str, str]:
-    """Of each panel, as Grafana names them."""
+    """Return the unit of each panel, as Grafana names it."""
     found = json.loads(DASHBOARD.read_text())["panels"]
     drawn = [panel for panel in found if panel["type"] != "row"]
     return {panel["title"]: panel["fieldConfig"]["defaults"]["unit"] for panel in drawn}
 
 
 def asked(expression: str) -> str:
-    """What Grafana makes of an expression."""
+    """Return the query that Grafana makes of an expression."""
     return expression.replace("$instance", ".*").replace("$__rate_interval", "15s")

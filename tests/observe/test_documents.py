@@ -17,7 +17,7 @@ def test_each_alert_is_explained() -> None:
     assert [test["name"] for test in tested] == alerts
 
 
-def test_what_is_asked_for_is_a_series() -> None:
+def test_each_queried_name_is_a_series() -> None:
     """In the alerts and the dashboard."""
     listed = set(re.findall(r"`(kproxy_\w+)", (ROOT / "docs" / "metrics.md").read_text()))
     for text in (RULES.read_text(), DASHBOARD.read_text()):

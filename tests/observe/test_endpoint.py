@@ -70,7 +70,7 @@ def test_a_token_of_a_file(tmp_path: Path) -> None:
         ({"http_tls_cert": "/absent"}, "cannot use --http-tls-cert"),
     ],
 )
-async def test_what_is_wrong_is_one_line(settings: dict[str, str], said: str) -> None:
+async def test_error_is_one_line(settings: dict[str, str], said: str) -> None:
     with pytest.raises(CannotStart, match=said) as found:
         with Endpoint(Config(http_listen="127.0.0.1:0", **settings)).listening():  # type: ignore[arg-type]
             pass

@@ -36,7 +36,7 @@ def served(token: str | None = None, tls: ssl.SSLContext | None = None) -> Itera
 
 @contextmanager
 def blocking() -> Iterator[tuple[int, threading.Event]]:
-    """The port, and what lets /metrics be answered."""
+    """Yield the port, and the event that lets /metrics be answered."""
     go_on = threading.Event()
 
     def metrics() -> Answer:
@@ -234,7 +234,7 @@ def test_connections_of_another_address_do_not_break_off_an_answer() -> None:
         thread.stop()
 
 
-def test_what_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_thread, "_ANSWER_S", 1.0)
     own = psutil.Process()
     with served() as port, ExitStack() as held:

@@ -36,7 +36,7 @@ def endpoints(site: Served | Workers) -> list[str]:
 
 @contextmanager
 def load(address: str) -> Iterator[None]:
-    """Records come and go, a group commits, and somebody speaks no Kafka."""
+    """Run a load: records come and go, a group commits, and somebody speaks no Kafka."""
     over = threading.Event()
 
     def work() -> None:
@@ -69,7 +69,7 @@ def load(address: str) -> Iterator[None]:
 
 
 def unanswered(seen: Prometheus, embedded: bool) -> list[str]:
-    """Queries of the dashboard that have no data (yet)."""
+    """Return queries of the dashboard that have no data (yet)."""
     return [
         f"{title}: {query}"
         for title, targets in panels()

@@ -24,7 +24,7 @@ from tests.harness import ROOT, until
 
 
 class Standing:
-    """Of a worker on Kafka with one shard in each phase."""
+    """The state of a worker on Kafka with one shard in each phase."""
 
     assigned = True
     upstream_up = False
@@ -73,7 +73,7 @@ def test_each_series_is_documented_and_each_documented_one_is_there() -> None:
     assert all(name.removeprefix("kproxy_") in source for name in selected)
 
 
-def test_what_a_page_says() -> None:
+def test_page_has_these_series() -> None:
     series, health = seen()
     assert health.worker is not None
     health.worker.counters.answer(0, 0)

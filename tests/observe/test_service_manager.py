@@ -1,4 +1,4 @@
-"""What systemd is told, and the unit that asks for it."""
+"""The messages to systemd, and the unit that asks for them."""
 
 import shutil
 import signal

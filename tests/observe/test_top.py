@@ -16,7 +16,7 @@ from tests.harness import Served, eventually
 from tests.observe.test_prometheus import FLAGS, endpoints, load
 from tests.workers import Workers
 
-__all__ = ["FLAGS"]  # of the `site`
+__all__ = ["FLAGS"]  # for the `site`
 
 
 def test_a_rate_is_made_of_two_looks() -> None:

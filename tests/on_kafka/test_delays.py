@@ -15,7 +15,7 @@ FAR_MS = 3_600_000
 BATCHES = 20
 
 
-def test_what_waits_outlives_its_log_and_its_disk(kafka: Kafka, tmp_path: Path) -> None:
+def test_delayed_records_outlive_their_log_and_disk(kafka: Kafka, tmp_path: Path) -> None:
     workers = Workers(kafka, tmp_path, *EAGER, count=1, shards=1)
     with workers.running():
         (worker,) = workers.workers

@@ -57,7 +57,7 @@ def alike(kafka: Kafka, topic: str) -> bool:
     )
 
 
-def test_what_compaction_keeps_is_what_holds(kafka: Kafka, tmp_path: Path) -> None:
+def test_compaction_keeps_the_records_that_hold(kafka: Kafka, tmp_path: Path) -> None:
     """FAULT: of workers that started together, the last to name the cluster won after a week."""
     workers = Workers(kafka, tmp_path, count=3, shards=SHARDS)
     topic = f"{workers.prefix}-partitions"

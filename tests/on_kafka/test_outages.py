@@ -113,7 +113,7 @@ async def _known(link: DataLink) -> None:
                 return
 
 
-async def test_where_logs_end_is_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
+async def test_ends_of_logs_are_known_again_after_a_broker_came_back(own_kafka: Kafka) -> None:
     """A restarted broker leads with a new epoch, and refuses requests that carry the old one."""
     site = upstream(own_kafka, "epochs")
 

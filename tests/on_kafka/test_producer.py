@@ -136,7 +136,7 @@ async def test_without_a_cluster_the_fate_is_not_known(way: Way) -> None:
 
 
 @WAYS
-async def test_what_cannot_be_sent_is_refused_at_once(way: Way) -> None:
+async def test_record_that_cannot_be_sent_is_refused_at_once(way: Way) -> None:
     there = f"127.0.0.1:{free_port()}"
     sender = way(settings(there, queue_buffering_max_messages=2), Came())
     with pytest.raises(KafkaException) as failed:

@@ -269,7 +269,7 @@ def test_rows_ahead_of_the_log_are_refused(kafka: Kafka, tmp_path: Path) -> None
         time.sleep(0.1)
 
 
-async def test_what_is_appended_to_anothers_log_is_settled_when_it_is_durable(kafka: Kafka) -> None:
+async def test_command_in_anothers_log_is_settled_when_it_is_durable(kafka: Kafka) -> None:
     """Nobody follows the log here, and nobody need to: the report is enough."""
     site = upstream(kafka, "landing")
     too_large = Envelope(Kind.APPEND, body=bytes(CONFIG.data_message_bytes_max + 1))

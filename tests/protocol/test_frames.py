@@ -33,7 +33,7 @@ def test_any_split_gives_the_same_frames(bodies: list[bytes], data: st.DataObjec
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_read_into_a_frame_itself(seed: int) -> None:
+def test_bytes_read_into_a_frame_itself(seed: int) -> None:
     """As a connection does: into the room of a large frame where there is one."""
     random = Random(seed)
     sizes = [random.choice((9, 5000, 40_000, 200_000)) for _ in range(4)]

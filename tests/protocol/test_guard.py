@@ -67,7 +67,11 @@ def test_impossible_counts_and_lengths_are_refused_without_allocating(
 
 
 def requests_with(text: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """A text as a field, in an array, in an array of structures, and in both forms of a Produce."""
+    """Return requests with a text as a field, in an array, in an array of structures, and in a
+    Produce.
+
+    The Produce has both forms.
+    """
     part = {"index": 0, "records": b""}
     return [
         (ApiKey.INIT_PRODUCER_ID, 5, {"transactional_id": text, "transaction_timeout": 5,
@@ -83,7 +87,7 @@ def requests_with(text: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 
 def served(data: bytes) -> None:
-    """As `server.dispatch` reads it."""
+    """Read it as `server.dispatch` does."""
     header = decode_header(data)
     if header.api_key == ApiKey.PRODUCE:
         decode_produce(data, header.body_at, header.api_version, 100)

@@ -42,7 +42,7 @@ def limit_memory() -> None:
 
 
 def unlike(cases: list[Case]) -> list[tuple[Case, int]]:
-    """The cases of which kio reads another number of bytes, or in slices another value.
+    """Return the cases of which kio reads another number of bytes, or in slices another value.
 
     Refusing is no difference.
     """
@@ -68,7 +68,7 @@ def reading() -> Iterator[ProcessPoolExecutor]:
 
 
 def fatal(cases: list[Case]) -> str:
-    """The request that ends the process that decodes it."""
+    """Return the request that ends the process that decodes it."""
     for case in cases:
         try:
             with reading() as pool:
@@ -124,14 +124,14 @@ def test_sound_requests_are_admitted_as_they_are() -> None:
         assert case.position + case.size == len(frame)
 
 
-def test_what_is_admitted_kio_reads_to_the_same_end() -> None:
+def test_kio_reads_admitted_requests_to_the_same_end() -> None:
     cases = list(generated(SEED, 12))
     assert len(cases) > 500
     hold(cases)
 
 
 @pytest.mark.long
-def test_what_is_admitted_kio_reads_to_the_same_end_however_often() -> None:
+def test_kio_reads_admitted_requests_to_the_same_end_however_often() -> None:
     for part in range(20):
         hold(list(generated(SEED + 1 + part, 30)))
 

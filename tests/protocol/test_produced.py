@@ -85,7 +85,7 @@ def test_unknown_tagged_fields_are_walked_over() -> None:
     st.integers(3, 13),
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8),
 )
-def test_what_is_damaged_is_refused_or_read(version: int, changes: list[tuple[int, int]]) -> None:
+def test_damaged_request_is_refused_or_read(version: int, changes: list[tuple[int, int]]) -> None:
     frame = bytearray(frame_of(version, "mine"))
     at = decode_header(bytes(frame)).body_at
     for position, value in changes:

@@ -67,7 +67,9 @@ def test_damage_is_malformed_or_other_records(
 
 
 @pytest.mark.parametrize("codec", range(len(CODECS)))
-def test_what_unpacks_to_too_much_is_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_unpacks_to_too_much_is_refused(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records_module, "INSPECTED_BYTES_MAX", 10_000)
     body = keyed((b"k", bytes(50_000)), codec=codec)
     if codec:

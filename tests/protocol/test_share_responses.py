@@ -25,7 +25,7 @@ def fetched(
     acknowledge_message: str | None = None, leader: tuple[int, int] | None = None,
     records: bytes = b"", ranges: Any = (),
 ) -> tuple[bytes, dict[str, Any]]:  # fmt: skip
-    """A partition's part of a ShareFetch response, by hand and for kio."""
+    """Return a partition's part of a ShareFetch response, by hand and for kio."""
     head = encoded.share_partition_head(
         index, code, message, acknowledge_code, acknowledge_message, leader, len(records)
     )

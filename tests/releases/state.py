@@ -1,4 +1,4 @@
-"""What every release is asked to keep: queues and groups, made and read by a client."""
+"""The state that every release is asked to keep: queues and groups, made and read by a client."""
 
 from typing import Any
 
@@ -51,13 +51,13 @@ def fill(address: str) -> None:
 
 
 def more(address: str) -> None:
-    """What comes after the last checkpoint."""
+    """Add what comes after the last checkpoint."""
     _produce(address, "orders", 0, 4, "late")
     _commit(address, "reader", {("orders", 0): 30})
 
 
 def read(address: str) -> dict[str, Any]:
-    """All of it, as a client sees it."""
+    """Return all of it, as a client sees it."""
     admin = AdminClient({"bootstrap.servers": address})
     queues: dict[str, Any] = {}
     for name, topic in sorted(admin.list_topics(timeout=30).topics.items()):
@@ -123,7 +123,7 @@ def _commit(address: str, group: str, offsets: dict[tuple[str, int], int]) -> No
 
 
 def _join(address: str, group: str, name: str) -> None:
-    """A member that reads, commits and leaves: the group has had members."""
+    """Run a member that reads, commits and leaves: the group has had members."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,

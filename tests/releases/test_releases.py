@@ -1,4 +1,4 @@
-"""What earlier releases wrote is read, served and written on; and how a level is put in force."""
+"""The data of earlier releases is read, served and written on; and a level is put in force."""
 
 import base64
 import gzip
@@ -30,14 +30,14 @@ def expected(name: str) -> Any:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """An embedded data directory as the first release left it when it was killed."""
+    """Return an embedded data directory as the first release left it when it was killed."""
     with tarfile.open(HERE / FIRST / "embedded.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
     return tmp_path / "data"
 
 
 def with_more(found: Any) -> Any:
-    """What there is once `state.more` was done again."""
+    """Return what there is once `state.more` was done again."""
     orders = found["queues"]["orders"]["partitions"][0]
     late = [[orders["end"] + i, f"late {i}"] for i in range(4)]
     orders["records"] += late
@@ -87,7 +87,7 @@ def test_kafkas_own_tool_shows_and_upgrades_the_level(directory: Path) -> None:
 
 @pytest.fixture
 def topics(kafka: Kafka) -> Iterator[str]:
-    """The four topics as the first release left them, with their owners gone."""
+    """Yield the four topics as the first release left them, with their owners gone."""
     prefix = "old"
     admin = AdminClient({"bootstrap.servers": kafka.address})
     compacted = {"cleanup.policy": "compact"}

@@ -1,4 +1,4 @@
-"""What a stretch of a source becomes: pure, so two owners that ship one cut make the same parts."""
+"""The cut of a stretch of a source: pure, so two owners that ship one cut make the same parts."""
 
 import json
 import random
@@ -133,7 +133,7 @@ def test_times_are_kept() -> None:
         (b"k" * 300, "long"),
     ],
 )
-def test_what_has_no_queue_goes_to_the_unroutable_ones_and_says_why(
+def test_record_without_a_queue_goes_to_the_unroutable_ones_and_says_why(
     key: bytes | None, why: str
 ) -> None:
     cutter = cut(keyed((b"fine", b"1"), (key, b"2")), spec())
@@ -178,7 +178,7 @@ def test_a_filter_lets_through_what_matches_and_nothing_else() -> None:
         assert [key for key, _ in found.get("red", [])] == keys, text
 
 
-def test_what_was_routed_of_a_batch_does_not_come_again_with_the_rest(
+def test_routed_part_of_a_batch_does_not_come_again_with_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: the batch went to the unroutable queue as a batch, with those that it began with."""
@@ -232,7 +232,7 @@ def test_filter_passes_on_all_that_matches_however_much_a_batch_unpacks_to() -> 
 
 
 def packed_hard(key: bytes, size: int) -> bytes:
-    """A batch of one record that takes more bytes when it is packed as usual."""
+    """Return a batch of one record that takes more bytes when it is packed as usual."""
     words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
     chosen = random.Random(1)
     value = b" ".join(chosen.choices(words, k=size // 11))
@@ -306,7 +306,7 @@ def test_runs_are_the_records_of_a_batch(codec: int, monkeypatch: pytest.MonkeyP
             list(body_runs(damaged, data, headers=True))
 
 
-def test_of_a_record_that_is_too_large_the_key_and_the_headers_are_kept() -> None:
+def test_oversized_record_keeps_its_key_and_headers() -> None:
     data = keyed((b"a", bytes(9 << 20)), (b"b", b"1"), codec=4)
     assert shipped(cut(data, spec())) == {
         "lost": [(b"a", None)], "to-b": [(b"b", b"1")],
@@ -339,7 +339,7 @@ def test_only_headers_that_a_route_looks_at_are_held() -> None:
         assert (key, found, set(held)) == (b"a", body, names)
 
 
-def test_what_compaction_would_drop_has_no_target() -> None:
+def test_record_that_compaction_would_drop_has_no_target() -> None:
     body = body_of(Content(None, b"1"), [header("h", "x")])
     data = batch_of_bodies([(body, 5)])
     for configs, name in (("cleanup.policy:compact,delete", "lost"), ("retention.ms:5", "to-x")):
@@ -410,7 +410,7 @@ names = st.text("abcdefgh", min_size=1, max_size=3).map(str.encode)
 def test_a_targets_part_follows_from_its_name_alone(
     keys: list[bytes], shards: int, parts: int, data: st.DataObject
 ) -> None:
-    """What was trimmed between two shippings of a cut is missing, and nothing else moves."""
+    """Records trimmed between two shippings of a cut are missing, and nothing else moves."""
     made = keyed(*[(key, b"%d" % n) for n, key in enumerate(keys)])
     whole = cut(made, spec(), shards=shards, limited=False)
     start = data.draw(st.integers(0, len(keys) - 1))

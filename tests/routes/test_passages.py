@@ -61,7 +61,7 @@ async def serving(directory: Path, **settings: Any) -> AsyncIterator[Worker]:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is passed on."""
+    """Pass nothing on."""
 
     async def nothing(self: Passages) -> None:
         await anyio.sleep_forever()
@@ -84,7 +84,7 @@ async def put(worker: Worker, queue: Queue, *records: tuple[bytes | None, bytes]
 
 
 def read(worker: Worker, name: str) -> list[bytes | None]:
-    """The values of a queue's records."""
+    """Return the values of a queue's records."""
     return [content.value for content in contents(worker, name)]
 
 
@@ -109,7 +109,9 @@ def contents(worker: Worker, name: str) -> list[Content]:
 
 
 async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
-    """The code that a client is answered for the queue `in`, and for how many ms it is to wait."""
+    """Return the code of a client's Produce to the queue `in`, and for how many ms it is to
+    wait.
+    """
     request = ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
     call = produce.append(worker, 9, request)
     assert call is not None
@@ -124,7 +126,7 @@ def landed(worker: Worker, queue: Queue) -> int | None:
     return worker.any_shard().state.passed_on((queue.queue_id, 0))
 
 
-async def test_what_is_kept_for_the_next_cut_has_a_bound(
+async def test_records_kept_for_the_next_cut_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "CUT_TARGETS", 2)
@@ -193,7 +195,7 @@ async def test_an_entrance_that_keeps_nothing_begins_where_all_is_passed_on(tmp_
 
 
 @pytest.mark.usefixtures("held")
-async def test_what_is_shipped_is_made_on_a_thread(
+async def test_shipment_is_made_on_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cut may be of 200,000 queues at many shards: it held the loop for a quarter of a second."""
@@ -216,7 +218,7 @@ async def test_what_is_shipped_is_made_on_a_thread(
 
 
 @pytest.mark.usefixtures("held")
-async def test_what_another_owner_has_cut_meanwhile_is_not_noted_as_landed(tmp_path: Path) -> None:
+async def test_cut_of_another_owner_is_not_noted_as_landed(tmp_path: Path) -> None:
     """It was: an owner that was deposed while it waited, and took the shard up again."""
     async with serving(tmp_path) as worker:
         entrance = await create(worker, "in", TO)
@@ -234,7 +236,7 @@ async def test_what_another_owner_has_cut_meanwhile_is_not_noted_as_landed(tmp_p
         assert landed(worker, entrance) == 2
 
 
-async def test_what_was_cut_is_shipped_by_who_comes_next_and_once(
+async def test_cut_is_shipped_by_the_next_owner_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cut is on disk, a part has landed or not: kill -9 at each of these lines."""
@@ -412,7 +414,7 @@ async def test_a_route_that_has_ended_goes_and_one_that_changes_holds_from_then_
         await until(lambda: read(worker, "y-a") == [b"4"])
 
 
-async def test_what_came_by_a_route_is_not_passed_on_again(tmp_path: Path) -> None:
+async def test_routed_record_is_not_passed_on_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as worker:
         one = await create(worker, "one", TO | {"kproxy.route.to": "tw{key}"})
         two = await create(worker, "two", TO | {"kproxy.route.to": "on{key}"})
@@ -437,7 +439,7 @@ async def test_a_queue_with_a_filter_takes_from_when_it_was_made_or_from_the_sta
         await until(lambda: read(worker, "late") == [b"3"])
 
 
-async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
+async def test_landed_offsets_of_a_source_are_forgotten_a_day_after_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as worker:
@@ -459,7 +461,7 @@ async def test_what_landed_of_a_source_is_forgotten_a_day_after_it_is_gone(
         assert known() == [other.queue_id]
 
 
-async def test_what_landed_of_filters_that_are_gone_is_forgotten_though_their_source_lives(
+async def test_landed_offsets_of_deleted_filters_are_forgotten_though_their_source_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
@@ -510,7 +512,7 @@ async def test_dead_letters_are_passed_on_from_their_queue_once(tmp_path: Path) 
         assert read(worker, "red") == [b"%d" % n for n in range(1, 20, 2)]
 
 
-async def test_what_was_forwarded_from_sources_that_are_gone_is_forgotten(
+async def test_forwarded_offsets_of_deleted_sources_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row stayed in the dead-letter queue's shard for each source and group there ever was."""

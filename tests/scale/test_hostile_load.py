@@ -129,7 +129,7 @@ def test_an_honest_user_is_served_meanwhile(tmp_path: Path, kinds: tuple[str, ..
             assert slowest < (PROBE_S if what == "livez" else LOGIN_S), shown
 
 
-def test_who_asks_for_very_many_names_does_not_keep_others_waiting(tmp_path: Path) -> None:
+def test_request_for_very_many_names_does_not_keep_others_waiting(tmp_path: Path) -> None:
     site = Site(tmp_path)
     topics = [{"name": f"none-{number}", "topic_id": None} for number in range(5000)]
     asked = {

@@ -166,7 +166,7 @@ class Held:
         return tuple(statistics.median(column) for column in zip(*part, strict=True))
 
 
-def test_what_is_held_stays_the_same(kafka: Kafka, tmp_path: Path) -> None:
+def test_held_objects_stay_the_same(kafka: Kafka, tmp_path: Path) -> None:
     with (
         served(tmp_path / "embedded", *SMALL) as embedded,
         Workers(kafka, tmp_path, *SMALL, "--publish-ms", "2000", count=2).running() as workers,

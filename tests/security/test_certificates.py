@@ -44,7 +44,7 @@ NAMES: list[list[list[Pair]]] = [
 
 
 def certificate(name: list[list[Pair]], kind: _ASN1Type | None = None) -> bytes:
-    """DER of a certificate with this subject."""
+    """Return DER of a certificate with this subject."""
     relative = [
         x509.RelativeDistinguishedName(
             x509.NameAttribute(oid, value, kind, _validate=False) for oid, value in pairs

@@ -1,4 +1,4 @@
-"""What lies on disk is for kproxy's own user: records, and the keys of users."""
+"""The files on disk are for kproxy's own user: records, and the keys of users."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whose password is checked next."""
+"""The order in which passwords are checked."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ async def test_addresses_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> No
     assert site.hashing._threads.free == 1
 
 
-async def test_who_was_wrong_lately_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_with_a_recent_failure_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch)
     for number in range(40):
         site.hashing.wrong(f"m{number}")
@@ -59,7 +59,7 @@ async def test_who_was_wrong_lately_comes_last(monkeypatch: pytest.MonkeyPatch) 
     assert site.had == ["a", "m1", "alice"]
 
 
-async def test_who_waits_and_leaves_keeps_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiter_that_leaves_keeps_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     site, dice = Site(monkeypatch), random.Random(7)
     tasks = await site.comes(*[dice.choice("abcd") for _ in range(60)])
     for task in dice.sample(tasks[1:], 40):
@@ -72,7 +72,7 @@ async def test_who_waits_and_leaves_keeps_no_thread(monkeypatch: pytest.MonkeyPa
     assert not any(site.hashing._threads.lines)
 
 
-async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_addresses_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashing, "_ADDRESSES_MAX", 10)
     site = Site(monkeypatch)
     for number in range(30):

@@ -59,7 +59,7 @@ def _others_are_served(site: Site) -> Iterator[None]:
 
 
 def told(site: Site, name: str) -> list[dict[str, Any]]:
-    """Events of a name."""
+    """Return events of a name."""
     return [event for event in list(site.server.events) if event["event"] == name]
 
 
@@ -237,7 +237,7 @@ def test_half_of_a_handshake_is_waited_for_as_long_as_it_may_take(site: Site) ->
 @pytest.mark.parametrize(
     ("name", "address"), [("TLS", "127.0.0.11"), ("OUTSIDE", "127.0.0.12"), ("SASL", "127.0.0.13")]
 )
-def test_who_says_nothing_keeps_nobody_out(site: Site, name: str, address: str) -> None:
+def test_silent_connection_keeps_nobody_out(site: Site, name: str, address: str) -> None:
     """More than there may be connections: they push each other out, and nobody else.
 
     Each listener is silent to an address of its own, whose first line of a minute is logged.
@@ -331,7 +331,7 @@ def test_abandoned_handshakes_and_logins_leave_nothing(site: Site, count: int) -
     assert process.memory_info().rss - before < 20 << 20
 
 
-def test_who_exists_is_not_told(site: Site) -> None:
+def test_existence_of_a_user_is_not_told(site: Site) -> None:
     """The same answers, the same number of them, for a wrong password and an unknown user."""
     told = []
     for user in ("alice", "nobody"):
@@ -363,7 +363,7 @@ def test_salts_do_not_follow_from_what_anybody_is_told(site: Site) -> None:
         assert f"s={b64(salt)}".encode() not in first.auth_bytes
 
 
-def test_who_leaves_amid_a_login_has_failed(site: Site) -> None:
+def test_client_that_leaves_amid_a_login_has_failed(site: Site) -> None:
     """It may have come for the salt alone."""
     before = len(told(site, "login_failed"))
     with site.wire("SASL") as wire:

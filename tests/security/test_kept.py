@@ -1,4 +1,4 @@
-"""What is remembered of what clients may do: so much, whatever they ask for."""
+"""The memory of clients' rights: bounded, whatever they ask for."""
 
 from kproxy.security.acls import Acls, Op, Resource
 from kproxy.security.peer import Peer

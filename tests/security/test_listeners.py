@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def names(site: Site) -> list[str]:
-    """Who has logged in, in order."""
+    """Return the principals that have logged in, in order."""
     return [event["principal"] for event in site.server.events if event["event"] == "login"]
 
 
@@ -91,7 +91,7 @@ PLAIN_TOLD = {  # by Kafka 4.3.1
 
 
 @pytest.mark.parametrize("token", PLAIN_TOLD)
-def test_what_is_told_of_plain(site: Site, token: bytes) -> None:
+def test_refusals_of_plain(site: Site, token: bytes) -> None:
     with site.wire("SASL") as wire:
         handshake(wire, "PLAIN")
         answer = authenticate(wire, token)
@@ -129,7 +129,7 @@ def test_tokens_without_headers_behind_an_old_handshake(site: Site) -> None:
             assert wire.produce("q", batch(b"v")).error_code == 0
 
 
-def test_what_is_offered_is_told(site: Site) -> None:
+def test_offered_mechanisms_are_listed(site: Site) -> None:
     with site.wire("SASL") as wire:
         answer = handshake(wire, "GSSAPI")
         assert answer.error_code == 33
@@ -155,7 +155,7 @@ def test_a_login_lasts_so_long_and_may_be_repeated(site: Site) -> None:
             raise AssertionError("the login has run out")
 
 
-def test_who_logs_in_again_is_who_it_was(site: Site) -> None:
+def test_second_login_keeps_the_principal(site: Site) -> None:
     site.add_user("bob")
     for mechanism, user, password, code in (
         ("SCRAM-SHA-256", "bob", PASSWORD, 58), ("SCRAM-SHA-256", "alice", "wrong", 58),
@@ -321,7 +321,7 @@ def test_kproxys_own_commands(site: Site, tmp_path: Path) -> None:
     assert {e["by"] for e in changed} >= {"User:operator", "User:ANONYMOUS"}
 
 
-def test_who_starts_with_files_that_are_not_there_is_told(tmp_path: Path) -> None:
+def test_start_with_absent_files_is_refused(tmp_path: Path) -> None:
     site = Site(tmp_path)
     for path in (site.authority.server, site.authority.ca, site.issuer.path):
         text = path.read_text()

@@ -47,7 +47,7 @@ def encoded(part: Any) -> str:
 
 
 def by_hand(issuer: Issuer, payload: bytes, header: dict[str, Any] | None = None) -> str:
-    """A token with any payload, signed well."""
+    """Return a token with any payload, signed well."""
     head = encoded(header or {"alg": "RS256", "kid": "one"})
     signed = f"{head}.{encoded(payload)}"
     algorithm = jwt.get_algorithm_by_name("RS256")
@@ -161,7 +161,7 @@ def test_messages_that_are_none_end_in_two_steps(message: bytes, issuer: Issuer)
     assert exchange.bearer is None
 
 
-def test_who_is_authorized_is_who_the_token_is_for(issuer: Issuer) -> None:
+def test_authorization_id_must_be_the_tokens_subject(issuer: Issuer) -> None:
     for name, good in (("alice", True), ("bob", False)):
         exchange = Exchange(tokens(issuer))
         message = bearer(issuer.token("alice")).replace(b"n,,", b"n,a=" + name.encode() + b",")
@@ -319,7 +319,7 @@ def test_keys_are_read_at_once_where_that_is_asked_for(tmp_path: Path) -> None:
     keys.close()
 
 
-def test_of_a_token_that_names_no_key_few_are_tried(
+def test_few_keys_are_tried_for_a_token_that_names_none(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []

@@ -16,7 +16,7 @@ def test_one_alone_has_three_quarters_and_the_next_finds_some() -> None:
     assert parts.may("alice")
 
 
-def test_who_has_nothing_finds_one_while_there_is_one() -> None:
+def test_holder_of_nothing_finds_one_while_there_is_one() -> None:
     parts = Parts(3)
     for name in "abc":
         assert parts.may(name)
@@ -26,7 +26,7 @@ def test_who_has_nothing_finds_one_while_there_is_one() -> None:
     assert parts.may("d")
 
 
-def test_what_is_given_back_leaves_nothing() -> None:
+def test_returned_places_leave_nothing() -> None:
     parts, dice, held = Parts(1000), random.Random(3), []
     for _ in range(3000):
         name, count = dice.choice("abcdef"), dice.randrange(1, 40)

@@ -1,4 +1,4 @@
-"""Who may what: held against a plain reading of Kafka's rules, over rules made at random."""
+"""The rights of clients: held against a plain reading of Kafka's rules, over random rules."""
 
 import random
 from typing import Any
@@ -76,7 +76,7 @@ def test_an_address_may_be_written_in_any_way(host: str) -> None:
 
 
 def plainly(rules: list[Binding], peer: Peer, op: Op, name: str, *, lenient: bool = False) -> bool:
-    """As Kafka's documentation has it."""
+    """Decide as Kafka's documentation has it."""
     there = [
         one for one in rules
         if (one.pattern == Pattern.LITERAL and one.name in (name, "*"))
@@ -199,7 +199,7 @@ async def test_any_topic_of_random_rules(seed: int) -> None:
 
 
 async def test_all_rules_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAULT: at each call. Those who ask meanwhile wait; other rules are walked again."""
+    """FAULT: at each call. Callers that ask meanwhile wait; other rules are walked again."""
     held, walks = Rules(), list[int]()
 
     async def walk(*_: Any) -> bool:
@@ -222,7 +222,7 @@ async def test_all_rules_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert walks == [0, 1]
 
 
-async def test_what_rules_said_that_changed_meanwhile_is_not_kept(
+async def test_decisions_of_changed_rules_are_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = Rules()
@@ -238,7 +238,7 @@ async def test_what_rules_said_that_changed_meanwhile_is_not_kept(
     assert not alice._any_topic
 
 
-def test_who_is_above_the_rules() -> None:
+def test_super_users_are_above_the_rules() -> None:
     rules = Rules()
     rules.add(rule("*", Op.ALL, Effect.DENY, principal=ANYBODY))
     common: dict[str, Any] = {"super_users": frozenset({"User:root"}), "lenient": False}

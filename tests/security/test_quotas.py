@@ -1,4 +1,4 @@
-"""What quotas count, whose is whose, and how much they keep in memory. Time is an argument."""
+"""The counts of quotas, whose is whose, and their memory. Time is an argument."""
 
 import random
 from itertools import product
@@ -33,7 +33,7 @@ class Limited:
     def set(
         self, limit: float | None, *entity: tuple[str, str | None], key: str = PRODUCED
     ) -> None:
-        """As the cache does it when a row is announced."""
+        """Set it as the cache does when a row is announced."""
         name = quota_name(entity, key)
         value = None if limit is None else {"value": limit}
         self.security._take(name, value)
@@ -52,7 +52,7 @@ def test_ten_seconds_worth_at_once() -> None:
     assert rate.record(0, 60.99) == 0
 
 
-def test_what_is_old_counts_no_more() -> None:
+def test_old_samples_count_no_more() -> None:
     rate = Rate(100, 0.0)
     assert rate.record(5000, 0.0) == pytest.approx(40)
     assert rate.record(0, 10.9) > 30
@@ -60,7 +60,7 @@ def test_what_is_old_counts_no_more() -> None:
     assert rate.total(11.0) == 0
 
 
-def test_who_obeys_has_its_rate_on_average() -> None:
+def test_obedient_client_has_its_rate_on_average() -> None:
     rate, now, total = Rate(1000, 0.0), 0.0, 0
     choose = random.Random(1)
     while now < 600:
@@ -71,7 +71,7 @@ def test_who_obeys_has_its_rate_on_average() -> None:
     assert 0.8 * 600 * 1000 < total < 1.2 * 600 * 1000 + 10_000
 
 
-def test_what_is_taken_back_was_not() -> None:
+def test_amount_taken_back_does_not_count() -> None:
     rate = Rate(10, 0.0)
     rate.record(50, 0.0)
     assert rate.record(100, 1.0) == pytest.approx(5)
@@ -104,7 +104,7 @@ LEVELS = (
     ((C, "c"),),
     ((C, None),),
 )
-"""As Kafka documents them, the most specific first."""
+"""The levels as Kafka documents them, the most specific first."""
 
 
 @together("mask", range(256))
@@ -131,7 +131,7 @@ def test_the_most_specific_rate_holds(mask: int) -> None:
     (((U, "alice"), (C, None)), [{"ac"}, {"ad"}]),
     (((U, None), (C, "c")), [{"ac"}, {"bc"}]),
 ])  # fmt: skip
-def test_who_shares_a_rate(entity: Any, together: list[set[str]]) -> None:
+def test_clients_that_share_a_rate(entity: Any, together: list[set[str]]) -> None:
     here = Limited()
     here.set(5, *entity)
     found: dict[int, set[str]] = {}
@@ -167,7 +167,7 @@ def test_rates_that_are_there_at_the_start() -> None:
 # -- what clients do
 
 
-def test_what_is_too_much_is_not_given() -> None:
+def test_excess_is_not_given() -> None:
     here = Limited()
     here.set(100, (U, "alice"), key=CONSUMED)
     assert here.quotas.consumes_at_most(ALICE, "c") == 1000
@@ -203,7 +203,7 @@ def test_changes_of_queues_are_refused_or_only_slowed_down() -> None:
     here = Limited()
     here.set(2, (U, "alice"), key=MUTATED)
     strict = here.quotas.mutations(ALICE, "c")
-    assert strict.take(30)  # what goes too far once, may
+    assert strict.take(30)  # the limit may be passed once
     assert not strict.take(1)
     assert strict.wait_s == pytest.approx(4)
     lax = here.quotas.mutations(ALICE, "c", strict=False)
@@ -248,9 +248,9 @@ def test_meters_that_nobody_uses_are_dropped() -> None:
 
 
 def test_client_ids_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are there keep what was counted of them; who comes later shares a user's meter.
+    """Early clients keep their counts; later ones share a user's meter.
 
-    FAULT: all who came later shared one, honest users with who has client ids without end.
+    FAULT: all later ones shared one, honest users with a client of endless client ids.
     """
     monkeypatch.setattr(quotas, "METERS_MAX", 50)
     monkeypatch.setattr(quotas, "_FOUND_MAX", 70)
@@ -283,7 +283,7 @@ def test_users_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_room_is_sought_among_some_meters_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAULT: among all 50,000 in one turn of the loop. Those looked at longest ago are first."""
+    """FAULT: among all 50,000 in one turn of the loop. The ones looked at longest ago are first."""
     monkeypatch.setattr(quotas, "METERS_MAX", 50)
     monkeypatch.setattr(quotas, "_LOOKED_AT", 10)
     here, looks = Limited(), list[float]()

@@ -79,5 +79,5 @@ async def test_nonsense_of_one_who_may_some(key: int, tmp_path: Path) -> None:
                     with suppress(Malformed):
                         await asked(worker, key, version, values)
                 assert key in WAITING or not scope.cancelled_caught
-                if not some:  # who may nothing has changed nothing
+                if not some:  # a client without rights has changed nothing
                     assert len(shard.log) == logged, values

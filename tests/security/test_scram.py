@@ -85,7 +85,7 @@ def test_a_first_message_that_is_none(message: bytes) -> None:
 
 
 def exchange(user: str = "user", password: str = "pencil") -> tuple[Server, bytes]:
-    """A server and a client's last message to it."""
+    """Return a server and a client's last message to it."""
     server, client = Server(NAME, found), Client(NAME, user, password)
     return server, client.final(server.step(client.first()))
 
@@ -125,7 +125,7 @@ def test_nobody_learns_who_exists(user: str, password: str) -> None:
         server.step(final)
 
 
-def test_who_does_not_exist_has_the_same_salt_each_time_and_on_each_worker() -> None:
+def test_unknown_user_has_the_same_salt_each_time_and_on_each_worker() -> None:
     users = [Users(Rows({}, secret)) for secret in (b"a", b"a", b"b")]
     salts = [one.credentials("bob", NAME).salt for one in users]
     assert salts[0] == salts[1] != salts[2]
@@ -133,7 +133,7 @@ def test_who_does_not_exist_has_the_same_salt_each_time_and_on_each_worker() -> 
 
 
 @pytest.mark.parametrize("salt", [b"\xff" * 7, b"0a1b2c3d4e5f6g7h8i9j0k1l2m"])
-def test_who_does_not_exist_looks_like_most_who_do(salt: bytes) -> None:
+def test_unknown_user_looks_like_most_users(salt: bytes) -> None:
     rows = Rows({})
     usual = scram.of_password(NAME, b"x", salt, 8192).shape
     rows.shapes[NAME] = Counter({usual: 3, scram.OURS: 2})

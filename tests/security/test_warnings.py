@@ -1,4 +1,4 @@
-"""What kproxy warns of at its start: whom it lets in, and whom it tells what."""
+"""The warnings of kproxy at its start: on open listeners and open pages."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from kproxy.observe.endpoint import Endpoint
 from kproxy.server.served_listener import ServedListener
 
 WARNED: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("0.0.0.0", {}, ["listener_lets_anyone_in"]),
+    ("0.0.0.0", {}, ["listener_unprotected"]),
     ("127.0.0.1", {}, []),
     ("0.0.0.0", {"sasl_mechanisms": ("SCRAM-SHA-256",)}, []),
     ("0.0.0.0", {"sasl_mechanisms": ("SCRAM-SHA-256", "PLAIN")}, ["listener_hears_passwords"]),
@@ -21,7 +21,7 @@ WARNED: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("host", "more", "events"), WARNED)
-def test_what_is_warned_of(host: str, more: dict[str, Any], events: list[str]) -> None:
+def test_open_listeners_are_warned_of(host: str, more: dict[str, Any], events: list[str]) -> None:
     protocol = "SASL_PLAINTEXT" if more else "PLAINTEXT"
     listener = ServedListener(
         ListenerConfig(listen=f"{host}:9092", advertise="here:9092", protocol=protocol, **more)

@@ -20,7 +20,7 @@ IN_FLIGHT_MAX = 2
 
 @dataclass(frozen=True)
 class Case:
-    """What a client sends, by letters, and what else happens, each once, at any time.
+    """The requests of a client, by letters, and other events, each once, at any time.
 
     o: overlapping; O: settled as it is accepted; n: overlapping and not answered; x: exclusive;
     m: refused as it is accepted; r: overlapping, its response raises; e: exclusive, it fails;
@@ -157,7 +157,9 @@ class Play:
 
     @property
     def done(self) -> set[int]:
-        """What was answered, or needs no answer and is settled before something answered."""
+        """The requests that were answered, or need no answer and are settled before something
+        answered.
+        """
         found: set[int] = set()
         for one in self.accepted:
             unanswered = one.kind == "n" and one.settled and found >= set(range(one.number))
@@ -166,7 +168,7 @@ class Play:
         return found
 
     def enabled(self) -> list[str]:
-        """What may happen next."""
+        """Return the events that may happen next."""
         if self.gone:
             return ["flush"] if self.flush_asked else []
         found = [f"settle {one.number}" for one in self.accepted if self._may_settle(one)]
@@ -242,7 +244,7 @@ class Play:
                 pipeline.lost()
 
     def _answered(self) -> None:
-        """As the shell does: nothing more of a connection that has ended."""
+        """Do as the shell does: nothing more of a connection that has ended."""
         one, self.begun = self.begun, None
         assert one is not None
         if self.pipeline.closed:
@@ -256,7 +258,7 @@ class Play:
     # -- what must hold
 
     def check(self) -> None:
-        """After each event."""
+        """Check after each event."""
         answered = [one.number for one in self.accepted if one.kind != "n"]
         assert self.sent == answered[: len(self.sent)], "out of order, or twice"
         assert len(self.ends) <= 1
@@ -278,7 +280,7 @@ class Play:
             assert self.reading, "does not read on"
 
     def check_end(self) -> None:
-        """Once nothing more can happen."""
+        """Check once nothing more can happen."""
         if self.gone:
             return
         if self.ends:
@@ -300,7 +302,7 @@ class Play:
 
 
 def chunks_of(requests: str) -> Iterator[bytes]:
-    """The bytes of a case's requests, cut where it says so."""
+    """Yield the bytes of a case's requests, cut where it says so."""
     chunk, number = b"", 0
     for letter in requests:
         if letter == "|":

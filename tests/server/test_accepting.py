@@ -1,4 +1,4 @@
-"""What becomes of handshakes, and of listeners that cannot be."""
+"""The ends of handshakes, and listeners that cannot be."""
 
 import asyncio
 import errno

@@ -61,7 +61,7 @@ async def test_a_command_reports_and_is_done(tmp_path: Path) -> None:
 async def test_a_path_that_is_too_long_for_an_address(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    (deep / NAME).touch()  # what a kill left
+    (deep / NAME).touch()  # a kill left it
     async with admin_socket(deep, COMMANDS):
         assert await asked(deep, "count", to=1) == [{"number": 0}]
 
@@ -108,7 +108,7 @@ async def test_nonsense_is_an_error_of_that_connection(tmp_path: Path, data: byt
         assert await asked(tmp_path, "count", to=1) == [{"number": 0}]
 
 
-async def test_who_holds_connections_keeps_nobody_for_long(
+async def test_held_connections_keep_nobody_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_ASK_S", 0.2)
@@ -141,7 +141,7 @@ async def test_others_than_the_operator_are_not_answered(
             await asked(tmp_path, "count")
 
 
-async def test_what_is_under_way_ends_with_the_server(tmp_path: Path) -> None:
+async def test_command_under_way_ends_with_the_server(tmp_path: Path) -> None:
     began, ended = anyio.Event(), anyio.Event()
 
     async def hold(asked: Asked) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may have a connection, by a model: random orders of events from many addresses and users."""
+"""The admission of connections, by a model: random orders of events of many addresses and users."""
 
 import random
 from collections import Counter
@@ -26,7 +26,7 @@ class One:
 
 @dataclass
 class Model:
-    """What must hold of whoever loses a place or gets none."""
+    """The rules for connections that lose a place or get none."""
 
     admission: Admission
     rooms: list[Room]
@@ -56,7 +56,7 @@ class Model:
         return one
 
     def become(self, one: One, principal: str) -> None:
-        """A handshake becomes a connection, or a newcomer a user."""
+        """Have a handshake become a connection, or a newcomer a user."""
         assert one.place is not None
         one.place.end = self._end(one)
         one.principal = principal
@@ -70,7 +70,7 @@ class Model:
         self.here.remove(one)
 
     def victims(self, newest: One) -> None:
-        """Of who was pushed out: it had more than its part, or as much as anybody."""
+        """Check the connections pushed out: each had more than its part, or as much as anybody."""
         for one in self.ended:
             counts = self.counts(one.room, new=not one.principal)
             mine, total = counts[one.key], counts.total()

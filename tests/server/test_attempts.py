@@ -76,7 +76,7 @@ async def test_a_failed_login_keeps_its_place_though_nobody_waits_for_the_answer
     await until(lambda: not logins._taken)
 
 
-async def test_who_waits_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiter_that_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: all stayed in line while nobody got a place."""
     monkeypatch.setattr(attempts, "AT_ONCE", 1)
     logins = Attempts()

@@ -1,4 +1,4 @@
-"""What leaves a line of the audit: what was done or tried, and not what was refused."""
+"""The lines of the audit: for requests that were done or tried, and not for refused ones."""
 
 import asyncio
 from typing import Any
@@ -45,7 +45,7 @@ def commit(group: str) -> dict[str, Any]:
 
 
 async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer = ALICE) -> int:
-    """How many lines a request leaves."""
+    """Return how many lines a request leaves."""
     with structlog.testing.capture_logs() as logs:
         await here.call(key, version, values, peer)
     return [log["event"] for log in logs].count("admin_request")
@@ -60,7 +60,7 @@ async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer
     (ApiKey.OFFSET_DELETE, 0, offsets("mine")),
     (ApiKey.UPDATE_FEATURES, 1, {"timeout": 1000, "validate_only": False, "feature_updates": ()}),
 ])  # fmt: skip
-async def test_who_may_do_nothing_leaves_no_line(key: int, version: int, values: Any) -> None:
+async def test_client_without_rights_leaves_no_line(key: int, version: int, values: Any) -> None:
     """FAULT: each request that was wholly refused left a line, megabytes of them a second."""
     here = Secured()
     await here.add(rule(Op.DELETE, "mine", resource_type=Resource.GROUP))
@@ -69,7 +69,7 @@ async def test_who_may_do_nothing_leaves_no_line(key: int, version: int, values:
     assert await audited(here, key, version, values) == 0
 
 
-async def test_what_is_done_or_fails_leaves_a_line() -> None:
+async def test_done_or_failed_request_leaves_a_line() -> None:
     here = Secured()
     await here.add(rule(Op.CREATE, "a"))
     assert await audited(here, ApiKey.CREATE_TOPICS, 7, creation("b", "a")) == 1
@@ -86,7 +86,7 @@ async def test_a_long_answer_is_looked_at_in_slices(parts: Any, refused: bool) -
     assert held < HELD_S * slowness()
 
 
-async def test_who_leaves_before_it_is_known_is_logged() -> None:
+async def test_client_that_leaves_before_the_answer_is_logged() -> None:
     answer = {"topics": [{"error_code": 29}] * 500_000}
     header = RequestHeader(ApiKey.CREATE_TOPICS, 7, 1, None, 0)
     with structlog.testing.capture_logs() as logs:

@@ -36,7 +36,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 def received(one: connection.Connection, data: bytes) -> None:
-    """As if the loop had read this."""
+    """Do as if the loop had read this."""
     one.get_buffer(-1)[: len(data)] = data
     one.buffer_updated(len(data))
 
@@ -46,7 +46,7 @@ async def leaving(
     asked: asyncio.Event | None = None,
     request: bytes = b"",
 ) -> None:
-    """A client connects, asks, and leaves in the turn in which something else happens."""
+    """Have a client connect, ask, and leave in the turn in which something else happens."""
     limiter, made = Limiter(), []
 
     def make() -> connection.Connection:
@@ -93,7 +93,7 @@ async def test_a_request_has_its_turn_in_the_turn_the_client_leaves() -> None:
 
 
 async def said(request: bytes, worker: Worker | None = None, *, end: bool = False) -> bytes:
-    """All that a connection answers to these bytes, up to its end, which `end` asks for."""
+    """Return all that a connection answers to these bytes, up to its end, which `end` asks for."""
     limiter, served = Limiter(), worker or memory_worker()
     server = await asyncio.get_running_loop().create_server(
         lambda: connection.Connection(served, limiter), "127.0.0.1", 0
@@ -110,7 +110,7 @@ async def said(request: bytes, worker: Worker | None = None, *, end: bool = Fals
 
 
 @pytest.mark.parametrize("last", ["acks-0", "no-request"])
-async def test_what_is_done_is_answered_before_a_fault_ends_the_connection(last: str) -> None:
+async def test_done_requests_are_answered_before_a_fault_ends_the_connection(last: str) -> None:
     """All of it within one turn of the loop."""
     fault = {
         "acks-0": encode_request(

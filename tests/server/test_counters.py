@@ -1,4 +1,4 @@
-"""What a connection counts."""
+"""The counts of a connection."""
 
 from kproxy.common.counters import Counters, Histogram
 from kproxy.common.errors import Code

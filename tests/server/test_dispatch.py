@@ -24,7 +24,7 @@ MANY = 10_000
 
 
 def given(accepted: Accepted, api: dispatch.Api) -> Accepted:
-    """The same request, answered by another API."""
+    """Return the same request, answered by another API."""
     accepted.api = api
     return accepted
 
@@ -36,7 +36,7 @@ def taken(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Acc
 
 
 def election_of(count: int) -> dict[str, Any]:
-    """An ElectLeaders, of which each partition makes a part of the answer."""
+    """Return an ElectLeaders, of which each partition makes a part of the answer."""
     topics = [{"topic": "q", "partitions": tuple(range(count))}]
     return {"election_type": 0, "topic_partitions": topics, "timeout": 1000}
 
@@ -93,7 +93,7 @@ async def test_others_are_answered_while_a_large_request_is_decoded_and_answered
     assert await ask() > 20
 
 
-async def test_what_a_large_request_takes_is_counted_while_it_is_answered() -> None:
+async def test_memory_of_a_large_request_is_counted_while_it_is_answered() -> None:
     async def ask() -> int:
         worker = memory_worker()
         used = 0
@@ -135,7 +135,7 @@ async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
     assert found.group_contains(Malformed, match="request_bytes_buffered_max")
 
 
-async def test_what_an_answer_takes_is_counted_while_it_is_made(
+async def test_memory_of_an_answer_is_counted_while_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: list[int] = []

@@ -44,7 +44,7 @@ async def test_one_slice_is_done_in_a_turn_of_the_loop_and_others_go_on() -> Non
     assert len(set(done)) == 20
 
 
-async def test_what_is_to_come_waits_behind_work_of_the_same_client_alone() -> None:
+async def test_next_work_waits_behind_work_of_the_same_client_alone() -> None:
     ASKING.set(Asking("mallory"))
     long = asyncio.create_task(pace.turn())
     await asyncio.sleep(0)

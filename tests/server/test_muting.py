@@ -55,7 +55,7 @@ def test_nothing_is_taken_from_who_does_not_wait(server: Served, acks: int) -> N
             assert told_s < time.monotonic() - began - 0.3, "it is told before it waits"
 
 
-def test_who_keeps_the_worker_busy_waits(server: Served) -> None:
+def test_client_that_keeps_the_worker_busy_waits(server: Served) -> None:
     with Wire(server.host, server.port) as admin, Wire(server.host, server.port) as wire:
         limit(admin, WORKED, 1e-9, "client-id", "kproxy")
         began = time.monotonic()
@@ -81,7 +81,7 @@ def test_a_muted_client_that_leaves_is_gone_and_a_stop_does_not_wait(server: Ser
 
 
 def half_closed(server: Served) -> int:
-    """Connections whose clients have left, and which kproxy still has."""
+    """Return the number of connections whose clients have left, and which kproxy still has."""
     found = psutil.Process(server.process.pid).net_connections("tcp")
     return sum(one.status == psutil.CONN_CLOSE_WAIT for one in found)
 
@@ -104,7 +104,7 @@ def test_a_muted_client_that_leaves_is_let_go(server: Served, reset: bool) -> No
         assert not half_closed(server)
 
 
-def test_who_connects_again_is_to_wait_all_the_same(server: Served) -> None:
+def test_reconnected_client_is_to_wait_all_the_same(server: Served) -> None:
     """FAULT: the first Produce of each connection was taken, whatever there was before."""
     with Wire(server.host, server.port) as admin, Wire(server.host, server.port) as wire:
         limit(admin, PRODUCED, 1000, "user", "ANONYMOUS")
@@ -115,7 +115,7 @@ def test_who_connects_again_is_to_wait_all_the_same(server: Served) -> None:
             again.socket.settimeout(1.5)
             with pytest.raises(TimeoutError):
                 again.receive(ApiKey.PRODUCE, 9)
-            groups(admin)  # what is not about the quota goes on
+            groups(admin)  # requests that are not about the quota go on
             limit(admin, PRODUCED, 1_000_000, "user", "ANONYMOUS")
             again.socket.settimeout(3)
             _, told = again.receive(ApiKey.PRODUCE, 9)

@@ -9,7 +9,7 @@ from kproxy.common.memory_budget import MemoryBudget
 from kproxy.server.request_pipeline import Exclusive, Phase, PipelinedRequest, RequestPipeline
 from tests.server.play import Case, Play
 
-ORDERS_MAX = 4000  # of one case; beyond it, a seeded choice of them
+ORDERS_MAX = 4000  # the most of one case; beyond it, a seeded choice of them
 
 
 CASES = [
@@ -63,9 +63,9 @@ def played(case: Case, events: list[str], make: type[RequestPipeline]) -> Play:
 
 
 def every_order(case: Case, make: type[RequestPipeline] = RequestPipeline) -> int:
-    """Play a case in every order that is possible; how many there are.
+    """Play a case in every order that is possible; return how many there are.
 
-    Of a case with very many, those of `ORDERS_MAX` random walks.
+    A case with very many has `ORDERS_MAX` random walks.
     """
     count, paths = 0, [[]]  # type: int, list[list[str]]
     while paths and count < ORDERS_MAX:
@@ -186,7 +186,7 @@ class TakesFromWhoIsToWait(RequestPipeline):
 
 
 class WaitsForWhoHasLeft(RequestPipeline):
-    """What is accepted behind the end of input waits as long as it was asked to."""
+    """A pipeline whose requests behind the end of input wait as long as they were asked to."""
 
     __slots__ = ()
 
@@ -266,10 +266,10 @@ class Waiting:
         self.size = size
 
     def add_done_callback(self, callback: Any) -> None:
-        """It is never done."""
+        """Do nothing: it is never done."""
 
 
-def test_who_waits_for_room_is_not_told_of_bytes_that_are_counted_anew() -> None:
+def test_waiter_for_room_is_not_told_of_bytes_that_are_counted_anew() -> None:
     memory = MemoryBudget(1_000_000)
     actions = [Deaf() for _ in range(3)]
     holder, sender, waiter = (

@@ -1,4 +1,4 @@
-"""Who is disconnected where users change."""
+"""The clients that are disconnected where users change."""
 
 import asyncio
 from types import SimpleNamespace

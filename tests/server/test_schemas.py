@@ -19,7 +19,7 @@ from tests.fakes import memory_worker
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, threading.Thread]]]:
-    """(API key, thread) of each schema that is loaded, where none is at first."""
+    """Yield (API key, thread) of each schema that is loaded, where none is at first."""
     found: list[tuple[int, threading.Thread]] = []
     for name in ("load_request_schema", "load_response_schema"):
         real = getattr(codec, name)
@@ -52,7 +52,7 @@ async def ask(key: ApiKey) -> None:
     assert await answer(worker, accept(worker, FRAMES[key], Peer(), NextRequestSignal()))
 
 
-async def test_what_all_clients_send_is_loaded_before(loaded: list[Any]) -> None:
+async def test_schemas_of_common_requests_are_loaded_before(loaded: list[Any]) -> None:
     load_common(RANGES)
     assert {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA} <= {key for key, _ in loaded}
     loaded.clear()
@@ -60,7 +60,7 @@ async def test_what_all_clients_send_is_loaded_before(loaded: list[Any]) -> None
     assert not loaded
 
 
-async def test_what_few_send_is_loaded_on_a_thread(loaded: list[Any]) -> None:
+async def test_schemas_of_rare_requests_are_loaded_on_a_thread(loaded: list[Any]) -> None:
     await ask(ApiKey.DESCRIBE_CLUSTER)
     assert {key for key, _ in loaded} == {ApiKey.DESCRIBE_CLUSTER}
     assert threading.main_thread() not in {thread for _, thread in loaded}

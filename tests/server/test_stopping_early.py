@@ -18,7 +18,7 @@ SOON_S = 5
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a cluster that takes connections and answers nothing."""
+    """Yield the address of a cluster that takes connections and answers nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 

@@ -18,7 +18,7 @@ from tests.wire import Wire, batch, fetch_values
 
 
 class Transport:
-    """Keeps what is written; now and then it takes no more for a while."""
+    """A transport that keeps its writes; now and then it takes no more for a while."""
 
     def __init__(self) -> None:
         self.sent, self.closed, self.reading = bytearray(), False, True
@@ -45,7 +45,7 @@ class Transport:
 
 
 class Application(asyncio.BufferedProtocol):
-    """Reads into rooms of odd sizes."""
+    """An application that reads into rooms of odd sizes."""
 
     def __init__(self, random: Random) -> None:
         self.random, self.got, self.ended, self.may_write = random, bytearray(), False, True
@@ -99,7 +99,7 @@ class Pair:
         self.carry()
 
     def carry(self) -> None:
-        """What one end has sent reaches the other, in reads as large as they come."""
+        """Carry one end's bytes to the other, in reads as large as they come."""
         encrypted = self.out.read()
         while encrypted:
             room = self.tls.get_buffer(-1)
@@ -158,7 +158,7 @@ async def test_all_that_is_sent_comes_in_its_order(tmp_path: Path, seed: int) ->
     pair.tls.connection_lost(None)
 
 
-async def test_who_does_not_read_is_read_no_more(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_is_read_no_more(tmp_path: Path) -> None:
     pair = Pair(Authority(tmp_path), 0)
     pair.shake_hands()
     await pair.done
@@ -172,7 +172,7 @@ async def test_who_does_not_read_is_read_no_more(tmp_path: Path) -> None:
     assert not pair.tls._rest
 
 
-async def test_what_comes_a_byte_at_a_time_does_not_hold_the_loop(tmp_path: Path) -> None:
+async def test_bytes_one_at_a_time_do_not_hold_the_loop(tmp_path: Path) -> None:
     """FAULT: 60,000 reads of a byte were kept one by one, and taking them again held it 12 s."""
     pair = Pair(Authority(tmp_path), 0)
     pair.shake_hands()

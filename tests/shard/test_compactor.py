@@ -89,7 +89,7 @@ class Stage:
         await self.compactor.round()
 
     def there(self) -> list[Kept]:
-        """What a reader finds now."""
+        """Return the records that a reader finds now."""
         found = []
         row = self.shard.state.partition(KEY)
         assert row is not None
@@ -163,7 +163,7 @@ async def test_a_round_before_a_record_has_landed_does_not_lose_it(tmp_path: Pat
         assert [record.value for record in stage.there()] == [b"=2"]
 
 
-async def test_what_a_route_held_back_is_compacted_once_it_is_passed_on(
+async def test_record_held_back_by_a_route_is_compacted_once_it_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: a round that came before the route dropped it until the next day."""
@@ -393,7 +393,7 @@ async def test_a_size_is_of_what_is_left(tmp_path: Path) -> None:
             assert len(stage.there()) == left
 
 
-async def test_what_was_compacted_away_counts_for_nothing_later(tmp_path: Path) -> None:
+async def test_compacted_records_count_for_nothing_later(tmp_path: Path) -> None:
     """The policy becomes `delete`; a part is trimmed: sizes are of what is there."""
     async with running(tmp_path) as shard:
         stage = Stage(shard, [], START_MS)
@@ -433,7 +433,7 @@ async def test_the_dirty_ratio_is_of_what_is_there(tmp_path: Path) -> None:
 
 
 def faults(stage: Stage, ever: dict[str, int]) -> Iterator[str]:
-    """What is wrong with what is there. `ever`: bounds that held since the beginning."""
+    """Yield the faults of the present records. `ever`: bounds that held since the beginning."""
     row = stage.shard.state.partition(KEY)
     assert row is not None
     there = stage.there()
@@ -507,7 +507,7 @@ async def compact_segment(shard: Shard, segment: int) -> None:
 
 @contextmanager
 def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
-    """A pass ends after so many appends, as if the process had; the next one comes late."""
+    """End a pass after so many appends, as if the process had; the next one comes late."""
     left = appends
     append = stage.shard.append
 
@@ -526,7 +526,7 @@ def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
 
 
 async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
-    """Faults found."""
+    """Return the faults found."""
     dice, said, now = random.Random(seed), [], START_MS
     ever = {"delete": 60, "lag": 30}
     made = False
@@ -546,13 +546,13 @@ async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_what_kafka_would_keep_is_kept(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1400))
-async def test_what_kafka_would_keep_is_kept_for_long(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed, steps=200)
 
 
@@ -576,7 +576,7 @@ def _no_lag(state: Any, key: Any, row: Any, settings: Any, now_ms: int) -> tuple
 
 
 def _done_at_once(original: Any) -> Any:
-    """A pass says that it is over before it has dropped anything."""
+    """Return a pass that says that it is over before it has dropped anything."""
 
     async def run(self: Any) -> None:
         progress = compactor.Compaction(

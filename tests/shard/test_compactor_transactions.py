@@ -40,19 +40,19 @@ class Producer:
     epoch: int = 0
     sequence: int = 0
     version: int = 1
-    number: int = -1  # of its open transaction
+    number: int = -1  # the number of its open transaction
 
 
 @dataclass
 class History:
-    """What was said, whatever the shard has made of it."""
+    """The history of the writes, whatever the shard has made of it."""
 
     said: list[Kept] = field(default_factory=list)
     now: int = START_MS
     producers: list[Producer] = field(default_factory=lambda: [Producer(1000 + i) for i in (0, 1)])
     numbers: int = 0
     transaction_of: dict[int, int] = field(default_factory=dict)  # by offset
-    commits: dict[int, bool] = field(default_factory=dict)  # those that ended, by number
+    commits: dict[int, bool] = field(default_factory=dict)  # transactions that ended, by number
 
     def is_open(self, offset: int) -> bool:
         number = self.transaction_of.get(offset)
@@ -117,7 +117,7 @@ class Transactional(Stage):
         return found
 
     def markers(self) -> dict[int, bool]:
-        """Control batches by offset: whether they commit."""
+        """Return control batches by offset: whether they commit."""
         return {
             base: next(keyed_records(header, unpacked(data))).key == COMMIT
             for base, data in self.batches()
@@ -125,7 +125,7 @@ class Transactional(Stage):
         }
 
     def committed(self, start: int) -> list[int]:
-        """Offsets of records as a read_committed consumer shows them (`CompletedFetch`)."""
+        """Return offsets of records as a read_committed consumer shows them (`CompletedFetch`)."""
         row = self.shard.state.partition(KEY)
         assert row is not None
         end = row.last_stable
@@ -152,7 +152,7 @@ class Transactional(Stage):
 
 
 def faults(stage: Transactional, ever: dict[str, int], dice: random.Random) -> Iterator[str]:
-    """What is wrong with what is there. `ever`: bounds that held since the beginning."""
+    """Yield the faults of the present records. `ever`: bounds that held since the beginning."""
     state, history = stage.shard.state, stage.history
     row = state.partition(KEY)
     assert row is not None
@@ -249,7 +249,7 @@ async def act(stage: Transactional, dice: random.Random, ever: dict[str, int]) -
 
 
 async def story(directory: Path, seed: int, steps: int = 70) -> list[str]:
-    """Faults found."""
+    """Return the faults found."""
     dice, history = random.Random(seed), History()
     ever = {"delete": 60, "lag": 30 if seed % 2 else 0}
     made = False
@@ -270,19 +270,19 @@ async def story(directory: Path, seed: int, steps: int = 70) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some batches, and some rows of aborted transactions, are read at a time."""
+    """Read some batches, and some rows of aborted transactions, at a time."""
     monkeypatch.setattr(compactor, "_READ_BATCHES", 3)
     monkeypatch.setattr(compaction_keys, "_ABORTED_AT_ONCE", 2)
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_what_kafka_would_keep_is_kept(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1300))
-async def test_what_kafka_would_keep_is_kept_for_long(tmp_path: Path, seed: int) -> None:
+async def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
     assert not await story(tmp_path, seed, steps=200)
 
 
@@ -327,7 +327,7 @@ def _the_last_marker_goes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_that_began_early_are_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """Only transactions whose markers lie in what is read, as if no other could matter."""
+    """Pass over rows of transactions that began early, as if they could not matter."""
     note = compactor.Aborted._note
 
     def noted(self: Any, marker_offset: int, value: bytes, start: int) -> None:
@@ -354,7 +354,7 @@ async def test_a_planted_mistake_is_found(
     pytest.fail("nobody saw it")
 
 
-async def test_what_ends_later_is_compacted_then(tmp_path: Path) -> None:
+async def test_transaction_that_ends_later_is_compacted_then(tmp_path: Path) -> None:
     """Nothing is written to the partition but a marker: it is looked at all the same."""
     async with running(tmp_path) as shard:
         stage = Transactional(shard, History())

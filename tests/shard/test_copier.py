@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 async def fill(shard: Shard, count: int) -> None:
-    """A long-lived batch at either end, and small ones of a queue that is trimmed, between."""
+    """Put a long-lived batch at either end, and small ones of a queue that is trimmed, between."""
     await put(shard, QUEUES[1], b"first")
     small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
     for start in range(0, count, 10_000):
@@ -32,7 +32,7 @@ async def fill(shard: Shard, count: int) -> None:
 
 
 async def turns_of(work: Any) -> tuple[int, float]:
-    """Runs some work; (turns of the loop meanwhile, the longest in seconds)."""
+    """Run some work; return (turns of the loop meanwhile, the longest in seconds)."""
     turns, longest, last = 0, 0.0, time.perf_counter()
 
     async def others() -> None:
@@ -51,7 +51,7 @@ async def turns_of(work: Any) -> tuple[int, float]:
 
 
 class Lookups:
-    """How often the rows were searched."""
+    """The number of searches over the rows."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.searches = self.scans = 0

@@ -34,7 +34,7 @@ async def live(directory: Path, first: int) -> tuple[int, ...]:
 
 
 def opened(directory: Path) -> tuple[Shard, bool]:
-    """The shard, and whether its rows were walked over."""
+    """Return the shard, and whether its rows were walked over."""
     with structlog.testing.capture_logs() as logs:
         shard = open_local(directory, Config())
     return shard, any(entry["event"] == "rows_counted" for entry in logs)

@@ -31,7 +31,7 @@ Files = dict[str, bytes]
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is forced to disk: there is no power cut here."""
+    """Force nothing to disk: there is no power cut here."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(files, "sync_data", lambda fd: None)
 
@@ -61,7 +61,7 @@ def recovered(directory: Path) -> int:
 
 
 async def written(directory: Path, sync: str, segment_bytes: int = 1 << 20) -> tuple[Files, int]:
-    """A small log as a kill leaves it, and up to which log offset it was forced to disk."""
+    """Return a small log as a kill leaves it, and up to which log offset it was forced to disk."""
     settings = {"sync": sync, "segment_bytes": segment_bytes}
     async with running(directory, **settings) as shard:
         await create(shard, QUEUES[0])
@@ -79,7 +79,7 @@ async def written(directory: Path, sync: str, segment_bytes: int = 1 << 20) -> t
 
 
 def laid_out(directory: Path, contents: Files) -> Path:
-    """The files of a log in a directory of their own."""
+    """Put the files of a log in a directory of their own."""
     log = directory / "log"
     log.mkdir(parents=True, exist_ok=True)
     for path in log.iterdir():
@@ -105,7 +105,7 @@ def damages(contents: Files) -> Iterator[tuple[str, Files]]:
 
 
 def check_kept(directory: Path, contents: Files, what: str) -> None:
-    """What was recovered is what was written."""
+    """Check that the recovered records are the written ones."""
     for path in (directory / "log").glob("*.log"):
         assert contents[path.name].startswith(path.read_bytes()), what
 
@@ -180,7 +180,7 @@ async def test_a_commit_torn_out_of_order_is_no_damage(tmp_path: Path, fast: Non
 
 
 def _forged(log_offset: int, forced: int) -> bytes:
-    """A frame as a client could put it into its records."""
+    """Return a frame as a client could put it into its records."""
     envelope = Envelope(Kind.APPEND, QUEUES[0], 0, body=b"x", counter=forced)
     content = struct.pack(">Q", log_offset) + envelope.head() + envelope.body
     return struct.pack(">II", len(content), crc32c(content)) + content
@@ -212,7 +212,7 @@ async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
     "filler", [b"\0", _forged(5, 4)[8:18] + b"\0" * 6, _forged(5, 4)[:-1], b"\x01\x02"]
 )
 def test_the_search_for_proof_is_bounded(tmp_path: Path, filler: bytes) -> None:
-    """What clients can write is the worst of fillers; counted in frames tried, not in seconds."""
+    """Fillers that clients can write are the worst; counted in frames tried, not in seconds."""
     path = tmp_path / "tail"
     path.write_bytes((filler * (4_000_000 // len(filler) + 1))[:4_000_000])
     tried = 0
@@ -230,7 +230,7 @@ def test_the_search_for_proof_is_bounded(tmp_path: Path, filler: bytes) -> None:
     assert tried <= 4_000_000 * tail._TRIES_PER_BYTE + 1001
 
 
-async def test_what_is_cut_off_is_kept_and_the_line_says_where(tmp_path: Path) -> None:
+async def test_cut_off_bytes_are_kept_and_the_line_says_where(tmp_path: Path) -> None:
     async with running(tmp_path) as shard:
         await create(shard, QUEUES[0])
     path = tmp_path / "log" / f"{0:020d}.log"

@@ -48,7 +48,7 @@ class Index:
 
 
 class Some(DueIndexScanner):
-    """Deletes what it is given."""
+    """A scanner that deletes the keys that it gets."""
 
     def __init__(self, index: Index) -> None:
         shard = SimpleNamespace(state=index.state, kv=index.kv, serving=True)
@@ -73,14 +73,14 @@ class Some(DueIndexScanner):
         return more
 
     async def passes(self) -> list[bytes]:
-        """All that is given until there is no more."""
+        """Return all keys that are given until there are no more."""
         self.seen = []
         while await self.scan_once():
             pass
         return self.seen
 
 
-async def test_what_was_deleted_is_not_stepped_over_again() -> None:
+async def test_deleted_keys_are_not_stepped_over_again() -> None:
     """FAULT: each look began with the index, and RocksDB stepped over all that had been there."""
     index = Index()
     looks = Some(index)
@@ -98,7 +98,7 @@ async def test_what_was_deleted_is_not_stepped_over_again() -> None:
     assert not [start for start in index.starts if start < key(1010)]
 
 
-async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
+async def test_keys_of_a_clock_that_was_ahead_are_given_at_once() -> None:
     """FAULT: it was looked at when the clock was there again."""
     index = Index()
     looks = Some(index)
@@ -117,7 +117,7 @@ async def test_what_a_clock_that_was_ahead_has_filed_is_given_at_once() -> None:
     assert await looks.passes() == [key(1050), key(1001 + DAY)]
 
 
-async def test_what_stays_is_given_once_in_each_pass() -> None:
+async def test_staying_keys_are_given_once_in_each_pass() -> None:
     index = Index()
     looks = Some(index)
     filed = [key(900 + number) for number in range(8)] + [key(9000 + number) for number in range(8)]
@@ -132,7 +132,7 @@ async def test_what_stays_is_given_once_in_each_pass() -> None:
 
 @together("seed", range(200))
 async def test_nothing_is_passed_over(seed: int) -> None:
-    """Whatever is filed, wherever the clock jumps, also in the middle of a pass."""
+    """Every filed key is found, wherever the clock jumps, also in the middle of a pass."""
     choose = random.Random(seed)
     index = Index()
     looks = Some(index)
@@ -150,6 +150,6 @@ async def test_nothing_is_passed_over(seed: int) -> None:
         if choose.random() < 0.2:
             looks.failing, looks.kept = 0, set()
             await looks.passes()
-            await looks.passes()  # what stayed in one is in the next
+            await looks.passes()  # keys that stayed in one are in the next
             for filed in index.kv.rows:
                 assert index.now <= time_of(filed) <= index.now + DAY

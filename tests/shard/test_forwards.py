@@ -1,4 +1,6 @@
-"""What FORWARD leaves in a shard: read as it lies, copied forward, swept, found again, and torn."""
+"""The leftovers of FORWARD in a shard: read as they lie, copied forward, swept, found again, and
+torn.
+"""
 
 from itertools import count
 from pathlib import Path
@@ -35,7 +37,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def letter(*values: bytes, target: PartitionKey = TARGET) -> Envelope:
-    """The next of a stream."""
+    """Return the next of a stream."""
     number = next(numbers)
     at = Position(number, 0, number)
     return Forward(target, 1, SOURCE, GROUP, at, at, batch(*values), 5).envelope()

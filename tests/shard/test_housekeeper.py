@@ -71,7 +71,7 @@ class Turns:
 
 
 class Appended:
-    """What goes to a shard's log."""
+    """The envelopes that go to a shard's log."""
 
     def __init__(self, shard: Shard) -> None:
         self.slices: list[list[Envelope]] = []

@@ -48,7 +48,7 @@ def record(pid: int, sequence: int = 0, attributes: int = 0) -> bytes:
 
 
 def append(shard: Any, pid: int, sequence: int = 0, *, at: int = 0, attributes: int = 0) -> Outcome:
-    """At this time; 0: as an earlier kproxy did."""
+    """Append at this time; 0: as an earlier kproxy did."""
     body = record(pid, sequence, attributes)
     return shard.apply(Envelope(Kind.APPEND, *KEY, time_ms=at, body=body))  # type: ignore[no-any-return]
 
@@ -268,7 +268,7 @@ async def test_below_level_8_who_is_forgotten_early_is_counted(
     assert counters.producers_forgotten_early == 20 - len(known(shard)) > 0
 
 
-def test_what_a_queue_does_not_use_it_does_not_pay_for() -> None:
+def test_few_producers_need_no_rows_of_their_own() -> None:
     shard = made()
     for sequence in range(3):
         for pid in range(PRODUCERS_INLINE):

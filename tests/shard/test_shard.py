@@ -55,7 +55,7 @@ async def put(shard: Shard, queue: QueueId, *values: bytes) -> int:
 
 
 def read(shard: Shard, queue: QueueId) -> dict[int, bytes]:
-    """Every batch by its base offset, as it lies on disk."""
+    """Return every batch by its base offset, as it lies on disk."""
     row = shard.state.partition((queue, 0))
     assert row is not None
     found = {}
@@ -269,7 +269,7 @@ async def test_a_small_long_lived_queue_does_not_pin_its_siblings(tmp_path: Path
     again.close()
 
 
-async def test_what_recovery_folded_is_not_on_disk_yet(tmp_path: Path) -> None:
+async def test_rows_of_recovery_are_not_on_disk_yet(tmp_path: Path) -> None:
     """Found by simulation seed 87: the log before it was deleted, and the next crash was fatal."""
 
     async with running(tmp_path, segment_bytes=2_000_000) as shard:

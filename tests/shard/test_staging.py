@@ -1,4 +1,4 @@
-"""What is put aside for a backup belongs together, whatever RocksDB does meanwhile."""
+"""The files of a backup belong together, whatever RocksDB does meanwhile."""
 
 from collections.abc import Iterator
 from pathlib import Path

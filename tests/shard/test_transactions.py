@@ -1,4 +1,4 @@
-"""What transactions leave in a shard: copied forward, swept, trimmed, and found again on disk."""
+"""The leftovers of transactions in a shard: copied, swept, trimmed, and found again on disk."""
 
 import shutil
 from collections.abc import Iterable
@@ -91,7 +91,7 @@ def partition(shard: Shard, key: PartitionKey) -> Partition:
 
 
 def stored(shard: Shard, key: PartitionKey) -> dict[int, bytes]:
-    """Batches by base offset, as they lie on disk."""
+    """Return batches by base offset, as they lie on disk."""
     row, found = partition(shard, key), {}
     for last, entry in shard.state.batches(key, row.log_start, row.next_offset):
         data = bytearray(entry.length)
@@ -105,7 +105,7 @@ def keys_of(shard: Shard, kind: RowKind) -> list[bytes]:
 
 
 class Copied:
-    """What goes to a shard's log."""
+    """The envelopes that go to a shard's log."""
 
     def __init__(self, shard: Shard) -> None:
         self.of: list[PartitionKey] = []
@@ -190,7 +190,7 @@ async def test_a_marker_that_is_damaged_is_told(tmp_path: Path) -> None:
         path = shard.segments.path(0)
         _, found = next(shard.state.batches(key, 1, 2))
         data = bytearray(path.read_bytes())
-        data[found.position + MARKER_BYTES + 3] ^= 1  # what it names
+        data[found.position + MARKER_BYTES + 3] ^= 1  # the name in it
         path.write_bytes(data)
         copied = Copied(shard)
         await Copier(shard, 0).run()
@@ -359,7 +359,7 @@ async def test_a_log_start_may_pass_what_is_open(tmp_path: Path) -> None:
 
 
 async def a_log(directory: Path) -> tuple[Path, list[int]]:
-    """A log with MARKERs in it, one of them last; where its frames begin, and end."""
+    """Make a log with MARKERs in it, one of them last; return where its frames begin, and end."""
     keys = [(QUEUES[0], index) for index in range(3)]
     async with running(directory) as shard:
         await create(shard, QUEUES[0], 3)

@@ -1,4 +1,4 @@
-"""What `kproxy check` finds: nothing in a sound directory, and each kind of damage in another."""
+"""The findings of `kproxy check`: none in a sound directory, and each kind of damage in another."""
 
 import shutil
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Rows = dict[bytes, bytes | None]
 
 
 def write(directory: Path, change: Callable[[Rows], None] = lambda rows: None) -> None:
-    """A small log of several segments, with its rows; `change` has some put amiss."""
+    """Write a small log of several segments, with its rows; `change` has some put amiss."""
     shard = open_local(directory, load({"data_dir": directory}, None, {}))
     log = [CreateQueue(Q, "queue", 2, {}).envelope()]
     log += [Envelope(Kind.APPEND, Q, n % 2, body=batch(b"v" * 100)) for n in range(50)]
@@ -102,7 +102,7 @@ def test_damage_of_the_log(
     assert any(said in fault for fault in found), found
 
 
-def test_what_was_on_disk_and_is_gone(sound: Path, tmp_path: Path) -> None:
+def test_lost_data_that_was_on_disk_is_found(sound: Path, tmp_path: Path) -> None:
     directory = tmp_path / "shard-0"
     shutil.copytree(sound, directory)
     synced.Synced(directory / "log").note(1000, 0, 0)

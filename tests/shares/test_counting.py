@@ -1,4 +1,4 @@
-"""What share groups do with records is counted, and what they give up is said."""
+"""The counts of share groups' records, and the events of those that they give up."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ async def test_each_way_that_records_go_is_counted() -> None:
     assert counted(client)["delivered"] == 6
 
 
-async def test_what_is_given_too_often_or_held_too_long_is_counted() -> None:
+async def test_records_given_too_often_or_held_too_long_are_counted() -> None:
     client = await a_queue(2)
     await set_group(client, "share.delivery.count.limit", "2")
     member = Member(client)
@@ -63,7 +63,7 @@ async def test_what_is_given_too_often_or_held_too_long_is_counted() -> None:
     }  # fmt: skip
 
 
-async def test_what_the_log_refuses_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_commands_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     client = await a_queue(1)
     member = Member(client)
     await member.given()
@@ -73,7 +73,7 @@ async def test_what_the_log_refuses_is_not_counted(monkeypatch: pytest.MonkeyPat
     assert counted(client) == {"delivered": 1}
 
 
-async def test_what_was_aborted_is_counted_as_a_hole() -> None:
+async def test_aborted_records_are_counted_as_a_hole() -> None:
     client = await a_queue()
     await set_group(client, "share.isolation.level", "read_committed")
     gone = transactional(client, "gone")

@@ -1,4 +1,4 @@
-"""What dead letters say, where they go, what they wait for, and what becomes of them then."""
+"""The content of dead letters, their target, their waits, and their end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ class Stage:
         self, *runs: tuple[int, int], group: str = "g", cause: Cause = Cause.REJECTED,
         deliveries: int = 3, key: PartitionKey = SOURCE,
     ) -> None:  # fmt: skip
-        """Records are archived, and owed: (first, how many)."""
+        """Archive records, which are owed then: (first, how many)."""
         byte = state_byte(RecordState.ARCHIVED, deliveries)
         asked = [Run(*run, byte, cause | OWED) for run in runs]
         outcome = self.shard.apply(ChangeShares(group, [ShareRuns(key, 1, asked)], 9).envelope())
@@ -162,7 +162,7 @@ def stage() -> Stage:
 
 
 def with_headers() -> bytes:
-    """A batch of one record with a header of its own."""
+    """Return a batch of one record with a header of its own."""
     own = header("trace", "7")
     body = record(0, Content(b"key", b"value", 1, own), [])
     return batch(b"", packed=body)
@@ -199,7 +199,7 @@ def test_without_a_copy_it_says_only_where_it_is_from(stage: Stage) -> None:
     assert letter.headers["kproxy.dlq.cause"] == "delivery limit"
 
 
-def test_what_who_has_set_it_may_not_read_is_not_copied(stage: Stage) -> None:
+def test_records_unreadable_to_the_signer_are_not_copied(stage: Stage) -> None:
     """FAULT: who may alter a share group's settings read all that the group reads."""
 
     class Rights:
@@ -301,7 +301,7 @@ def test_the_partition_is_the_sources(stage: Stage) -> None:
 
 
 def compact(stage: Stage, last_offset: int, *kept: int) -> None:
-    """Of the batch that ends there only these records stay."""
+    """Keep only these records of the batch that ends there."""
     found = stage.shard.state.batch_at(SOURCE, last_offset)
     data = memoryview(bytearray(found.length))
     stage.shard.segments.read_into(data, found.segment, found.position, True)
@@ -337,7 +337,7 @@ def test_markers_are_none_and_where_only_such_are_owed_nothing_is_sent(stage: St
     assert not stage.owed()
 
 
-def test_of_what_was_trimmed_the_headers_are_sent(stage: Stage) -> None:
+def test_headers_of_trimmed_records_are_sent(stage: Stage) -> None:
     for value in (b"0", b"1", b"2"):
         stage.put(batch(value))
     stage.lose((0, 3))
@@ -346,7 +346,7 @@ def test_of_what_was_trimmed_the_headers_are_sent(stage: Stage) -> None:
     assert [one.value for one in stage.letters()] == [None, None, b"2"]
 
 
-def test_of_what_cannot_be_read_the_headers_are_sent(stage: Stage) -> None:
+def test_headers_of_unreadable_records_are_sent(stage: Stage) -> None:
     stage.put(batch(b"", b"", packed=b"\x7f", attributes=4))
     stage.put(batch(b"2"))
     stage.lose((0, 3))
@@ -391,7 +391,7 @@ def test_many_small_runs_go_in_one_batch(stage: Stage) -> None:
 
 
 def reasons_to_wait(stage: Stage) -> Iterator[Callable[[], Any]]:
-    """What is wrong with the dead-letter queue, one after the other."""
+    """Yield the faults of the dead-letter queue, one after the other."""
     yield lambda: None  # it is absent
     yield lambda: stage.create(DLQ)  # it is not meant to be one
 
@@ -437,7 +437,7 @@ def test_others_do_not_wait_with_them(stage: Stage) -> None:
     assert not stage.owed()
 
 
-def test_what_waits_is_not_read_again_and_again(stage: Stage) -> None:
+def test_waiting_dead_letters_are_not_read_again_and_again(stage: Stage) -> None:
     stage.put(batch(*[b"v"] * 500))
     for offset in range(0, 500, 2):
         stage.lose((offset, 1), group="h")
@@ -478,7 +478,7 @@ def test_one_whose_name_is_not_allowed_is_not_made() -> None:
 # -- what is dropped
 
 
-def test_what_is_owed_is_dropped_some_time_after_the_setting(stage: Stage) -> None:
+def test_pending_dead_letters_are_dropped_some_time_after_the_setting(stage: Stage) -> None:
     stage.put(batch(b"0", b"1"))
     stage.settings["g"] = Stage.setting("")
     stage.lose((0, 1))
@@ -573,7 +573,7 @@ def test_no_more_is_owed_than_there_is_room_for(
     assert dead.owes(shard, "h")
 
 
-def test_what_was_owed_before_counts_after_a_start(
+def test_pending_dead_letters_count_after_a_start(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "OWED_MAX", 100)
@@ -612,7 +612,7 @@ def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
     assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))
 
 
-def test_where_they_go_is_said_by_the_owner_and_not_by_one_that_comes_late(stage: Stage) -> None:
+def test_target_is_set_by_the_owner_and_not_by_a_late_one(stage: Stage) -> None:
     shard, key = stage.shard, FORWARD_TARGETS.key(SOURCE, "g")
 
     def aim(partition: int, after: int, writer: int = 7) -> Code:
@@ -691,7 +691,7 @@ def test_dead_letters_without_a_key_stay_in_a_compacted_queue(stage: Stage) -> N
     assert made == [None, "made", "made"]
 
 
-def test_what_is_too_large_for_a_compacted_queue_keeps_its_key(stage: Stage) -> None:
+def test_oversized_dead_letter_for_a_compacted_queue_keeps_its_key(stage: Stage) -> None:
     configs = {"cleanup.policy": "compact", "max.message.bytes": "1000"}
     stage.create("dlq.b", **ENABLED, **configs)
     stage.put(keyed((b"k", b"v" * 2000), (b"k" * 2000, b"v")))
@@ -777,7 +777,7 @@ def test_sources_that_cannot_be_read_hold_up_no_other(
     assert sorted(int(one.value or b"") for one in stage.letters()) == list(range(20))
 
 
-def test_what_cannot_be_sent_leaves_room_in_memory_for_others(
+def test_unsendable_dead_letters_leave_room_in_memory_for_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: as many rows as are held, of sources that could not be read, held up all others."""

@@ -14,7 +14,7 @@ from tests.shares.test_polls import ACCEPT, RELEASE, Member, a_queue, set_group
 
 
 class HeldLog:
-    """Takes what is appended, and says only later what becomes of it."""
+    """A log that takes envelopes, and settles them only later."""
 
     def __init__(self, shard: Any) -> None:
         self._shard, self._append = shard, shard.append
@@ -79,7 +79,7 @@ async def test_records_are_found_while_the_log_takes_what_is_accepted() -> None:
     assert given(part) == [(1, 1, 1)]
 
 
-async def test_what_is_released_is_looked_for_once_the_log_has_it() -> None:
+async def test_released_records_are_looked_for_once_the_log_has_them() -> None:
     client = await a_queue(3)
     one = Member(client, "one")
     assert await one.given(records=1) == [(0, 0, 1)]

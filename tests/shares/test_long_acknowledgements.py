@@ -16,7 +16,7 @@ COUNT = 100
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
-    """What is done in each rest; every part of a work is due to rest."""
+    """Return the calls made in each rest; every part of a work is due to rest."""
     done: list[Callable[[], Any]] = []
     rest = Pace.rest
 
@@ -31,7 +31,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
 
 
 async def held(client: Client) -> Member:
-    """A member that holds COUNT records."""
+    """Return a member that holds COUNT records."""
     member = Member(client, "one")
     await client.produce("q", *[b"v"] * COUNT)
     assert await member.given() == [(0, COUNT - 1, 1)]
@@ -50,7 +50,7 @@ async def test_single_acknowledgements_of_a_partition_rest(meanwhile: list[Any])
     assert len(client.worker.any_shard().log) == log + 1
 
 
-async def test_what_is_acknowledged_in_slices_is_nobody_elses_meanwhile(
+async def test_records_acknowledged_in_slices_are_nobody_elses_meanwhile(
     meanwhile: list[Any],
 ) -> None:
     client = await a_queue()
@@ -96,7 +96,7 @@ async def test_nothing_is_renewed_where_anything_is_refused(meanwhile: list[Any]
     assert window.due > due
 
 
-async def test_what_runs_out_before_its_renewal_is_refused(meanwhile: list[Any]) -> None:
+async def test_late_renewal_is_refused(meanwhile: list[Any]) -> None:
     client = await a_queue()
     member, share = await held(client), share_of(client)
 

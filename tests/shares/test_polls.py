@@ -74,7 +74,7 @@ class Member:
         return await self.client.call(ApiKey.SHARE_FETCH, 2, values | more)
 
     async def given(self, wait_ms: int = 0, *acks: Any, **more: Any) -> list[tuple[int, int, int]]:
-        """(first, last, deliveries) of what the only partition gives."""
+        """Return (first, last, deliveries) of what the only partition gives."""
         answer = await self.fetch(wait_ms, *acks, **more)
         assert answer.error_code == 0
         return [
@@ -131,12 +131,12 @@ def row(client: Client) -> share_rows.SharePartition:
 
 
 def share_of(client: Client) -> Any:
-    """What the worker remembers of the queue's share partition."""
+    """Return the worker's memory of the queue's share partition."""
     (share,) = client.worker.shares
     return share
 
 
-async def test_what_is_acknowledged_is_not_given_again_and_the_rest_is() -> None:
+async def test_acknowledged_records_are_not_given_again_and_the_rest_are() -> None:
     client = await a_queue(4)
     one, other = Member(client, "one"), Member(client, "other")
     assert await one.given() == [(0, 3, 1)]
@@ -214,7 +214,7 @@ async def test_a_thousand_members_wake_one_another_no_more_than_there_is_work() 
     assert got == list(range(100))
 
 
-async def test_who_is_woken_and_does_not_look_lets_another_look() -> None:
+async def test_unread_wake_up_passes_to_another_poll() -> None:
     client = await a_queue()
     gone, other = Member(client, "gone"), Member(client, "other")
     scope = anyio.CancelScope()
@@ -264,7 +264,7 @@ async def set_group(client: Client, name: str, value: str) -> None:
 
 
 async def lock(client: Client, records: int) -> None:
-    """So many records, at most, in a window."""
+    """Allow so many records, at most, in a window."""
     await set_group(client, "share.partition.max.record.locks", str(records))
 
 
@@ -309,7 +309,7 @@ async def test_a_reset_while_somebody_waits_gives_it_what_is_there_now() -> None
     assert found == [(1, 2, 1)]
 
 
-async def test_who_waits_is_told_when_another_finds_that_it_waits_for_nothing() -> None:
+async def test_waiting_poll_is_told_that_it_waits_for_nothing() -> None:
     client = await a_queue()
     one, other = Member(client, "one"), Member(client, "other")
     found: list[Any] = []
@@ -337,7 +337,7 @@ async def test_records_go_where_the_log_begins_later() -> None:
     assert await other.given() == [(3, 3, 1)]
 
 
-async def test_what_is_not_initialised_and_what_is_gone_is_an_error_of_the_partition() -> None:
+async def test_uninitialised_or_deleted_partition_has_an_error_of_its_own() -> None:
     client = Client()
     await client.metadata("q")
     one = Member(client, "one")
@@ -360,7 +360,7 @@ async def test_batches_that_hold_what_is_given_are_sent_and_no_others() -> None:
     assert [base for base, _ in batches(part.records)] == [1, 4]
 
 
-async def test_who_waits_behind_a_transaction_is_given_it_where_its_group_reads_all() -> None:
+async def test_uncommitted_reader_behind_a_transaction_is_given_it() -> None:
     client = await a_queue()
     await set_group(client, "share.isolation.level", "read_committed")
     Transactional(client.worker.any_shard(), initialise(client), "t", 2).write(b"a")
@@ -407,7 +407,7 @@ async def test_a_redelivery_that_the_log_refuses_is_given_later() -> None:
     assert await one.given() == [(0, 0, 2)]
 
 
-async def test_who_waits_for_more_leaves_it_to_others_meanwhile() -> None:
+async def test_poll_that_waits_for_more_leaves_records_to_others_meanwhile() -> None:
     client = await a_queue()
     hog, one = Member(client, "hog"), Member(client, "one")
     found: list[Any] = []
@@ -443,7 +443,7 @@ async def test_a_session_goes_on_while_its_earlier_poll_waits() -> None:
     assert found == [(0, 0, 1)]
 
 
-async def test_what_a_new_session_is_given_is_not_taken_by_the_end_of_the_old() -> None:
+async def test_end_of_the_old_session_does_not_take_records_of_the_new() -> None:
     client = await a_queue(1)
     one = Member(client, "one")
     await one.given()
@@ -554,7 +554,7 @@ async def test_no_session_is_opened_for_a_connection_that_is_gone() -> None:
     assert len(client.worker.share_sessions) == 1
 
 
-async def test_what_many_producers_aborted_is_passed_over_in_steps() -> None:
+async def test_aborted_records_of_many_producers_are_passed_over_in_steps() -> None:
     client = await a_queue()
     await set_group(client, "share.isolation.level", "read_committed")
     shard, key = client.worker.any_shard(), initialise(client)
@@ -574,7 +574,7 @@ async def test_all_that_is_there_counts_for_min_bytes() -> None:
         assert await Member(client).given(60_000, records=2, min_bytes=500) == [(0, 1, 1)]
 
 
-async def test_what_could_not_be_held_is_logged_and_comes_again() -> None:
+async def test_records_that_could_not_be_held_are_logged_and_come_again() -> None:
     """FAULT: what was archived meanwhile was never logged: the window did not move past it."""
     client = await a_queue(3)
     shard: Any = client.worker.any_shard()

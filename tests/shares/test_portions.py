@@ -1,4 +1,4 @@
-"""How much goes into one SHARE: the fold applies it in one turn of the loop."""
+"""The size of one SHARE: the fold applies it in one turn of the loop."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ def transactional(client: Client, name: str) -> Transactional:
 
 
 async def consumed(client: Client, **more: Any) -> list[int]:
-    """The offsets that a member is given and acknowledges, until there are none."""
+    """Return the offsets that a member is given and acknowledges, until there are none."""
     member = Member(client, "reader")
     found: list[int] = []
     acks: list[Any] = []
@@ -86,7 +86,9 @@ def row_end(client: Client) -> int:
 
 
 async def interleaved(client: Client) -> tuple[list[int], int]:
-    """Two transactions, of which one is aborted, and plain records: what is left, and the end."""
+    """Write two transactions, of which one is aborted, and plain records; return the rest, and the
+    end.
+    """
     gone, kept = transactional(client, "gone"), transactional(client, "kept")
     left = []
     for _ in range(5):
@@ -101,7 +103,7 @@ async def interleaved(client: Client) -> tuple[list[int], int]:
 
 
 def watched(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each header that is read from now on, whether that is on the loop."""
+    """Return of each header that is read from now on, whether that is on the loop."""
     segments: Any = client.worker.any_shard().segments
     loop, seen, read = threading.get_ident(), [], segments.read_into
 

@@ -1,4 +1,4 @@
-"""What an owner remembers of a share partition, where its log takes nothing."""
+"""The memory of an owner about a share partition, where its log takes nothing."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ ARCHIVED_0, ARCHIVED_2 = (state_byte(RecordState.ARCHIVED, count) for count in (
 
 
 def acquire(window: Window, *batches: tuple[int, int], member: str = "m") -> Acquired:
-    """Of these batches, and the holes before and between them."""
+    """Acquire records of these batches, and the holes before and between them."""
     stretches: list[Stretch] = []
     at = window.next_available()
     for first, last in batches:
@@ -28,7 +28,7 @@ def released(window: Window, member: str = "m") -> None:
     window.settle(window.release(member, 2), (), 0.0)
 
 
-def test_what_is_archived_is_so_once_the_log_has_it() -> None:
+def test_archiving_holds_once_the_log_has_it() -> None:
     """FAULT: the start moved over it at once. If the log took nothing, nobody logged it again: the
     rows' window grew for ever, and the group's lag stayed."""
     window = Window(0, bytearray())
@@ -47,7 +47,7 @@ def test_what_is_archived_is_so_once_the_log_has_it() -> None:
     assert not window.idle  # two records are held
 
 
-def test_what_is_given_up_comes_back_where_the_log_takes_nothing() -> None:
+def test_released_records_come_back_where_the_log_takes_nothing() -> None:
     window = Window(0, bytearray([state_byte(RecordState.AVAILABLE, 2)] * 3))
     taken = acquire(window, (0, 2))
     assert taken.runs == [Run(0, 3, ARCHIVED_2, Cause.DELIVERY_LIMIT)]
@@ -70,7 +70,7 @@ def test_a_delivery_that_did_not_come_about_does_not_count() -> None:
     assert window.counts() == {1: 3}
 
 
-def test_what_was_taken_from_a_member_meanwhile_is_not_given_back() -> None:
+def test_records_taken_from_a_member_are_not_given_back() -> None:
     """FAULT: others lost what they held, and two had it at once."""
     window = Window(0, bytearray([state_byte(RecordState.AVAILABLE, 1)]))
     waits = acquire(window, (0, 0)).ranges
@@ -118,7 +118,7 @@ def test_a_hole_behind_a_full_window_waits() -> None:
     assert acquire(window, (5000, 5000), member="n").ranges == [Range(5000, 5000, 1)]
 
 
-def test_what_no_look_has_seen_is_not_archived() -> None:
+def test_unseen_records_are_not_archived() -> None:
     """FAULT: all between two batches, and behind the last one to where a look ended, was taken for
     a hole, though the look had not seen a batch that lay across its end."""
     window = Window(0, bytearray())

@@ -1,4 +1,4 @@
-"""Running the jobs of spark_examples/ as people do, and looking at what they wrote."""
+"""The runs of the jobs of spark_examples/ as people do them, and a look at their output."""
 
 import contextlib
 import importlib
@@ -69,7 +69,7 @@ def kill_after(seconds: float, name: str, *arguments: object, server: str) -> bo
 
 
 def load(reader: Any, server: str, **options: str) -> Any:
-    """Rows of Spark's Kafka source; `reader`: spark.read or spark.readStream."""
+    """Return rows of Spark's Kafka source; `reader`: spark.read or spark.readStream."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", server)
     return reader.options(**options).load()
 
@@ -90,7 +90,7 @@ def write(server: str, records: list[tuple[str, bytes, bytes, int | None]]) -> N
 
 
 def read(server: str, names: list[str], partitions: int = 1) -> dict[str, list[Message]]:
-    """Everything in some queues, each in its order."""
+    """Return everything in some queues, each in its order."""
     consumer = Consumer({"bootstrap.servers": server, "group.id": "look", "log_level": 2})
     found: dict[str, list[Message]] = {name: [] for name in names}
     left = 0

@@ -39,7 +39,7 @@ def test_ingest_other_files(spark: Any, server: Served, tmp_path: Path, form: st
 
 
 def ingest(spark: Any, server: str, tmp_path: Path, form: str) -> None:
-    """Half of the files, then the other: each is taken once."""
+    """Ingest half of the files, then the other: each is taken once."""
     rows = [(i % 20, f"2026-11-0{1 + i % 9}T10:00:00.{i:03d}Z", f"k{i}", i) for i in range(200)]
     frame = spark.createDataFrame(rows, "id long, at string, kind string, n long")
     source = tmp_path / "in"

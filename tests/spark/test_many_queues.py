@@ -1,4 +1,4 @@
-"""What a subscribePattern over many queues costs the worker."""
+"""The cost of a subscribePattern over many queues for the worker."""
 
 from pathlib import Path
 from typing import Any

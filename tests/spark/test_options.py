@@ -62,7 +62,7 @@ def make(address: str, *names: str, partitions: int = 1) -> AdminClient:
 
 
 def write(address: str, queue: str, start: int, end: int, partition: int = 0) -> None:
-    """Values start, start + 1, …, a second of time apart."""
+    """Write values start, start + 1, …, a second of time apart."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
     failed = []
     for i in range(start, end):
@@ -82,7 +82,7 @@ def found(spark: Any, address: str, **options: str) -> list[tuple[str, int, int]
 
 
 def drain(spark: Any, address: str, checkpoint: Path, **options: str) -> list[list[int]]:
-    """What is there now, by micro-batch, each sorted."""
+    """Return what is there now, by micro-batch, each sorted."""
     batches = []
 
     def take(batch: Any, batch_id: int) -> None:
@@ -117,7 +117,7 @@ def offsets(spark: Any, address: str, queue: str, **options: str) -> list[int]:
     return [offset for _, _, offset in found(spark, address, subscribe=queue, **options)]
 
 
-def test_where_it_begins_and_ends(spark: Any, address: str) -> None:
+def test_bounds_of_starting_and_ending_offsets(spark: Any, address: str) -> None:
     make(address, "ends")
     write(address, "ends", 0, 100)
 

@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def secured(site: Site, password: str = PASSWORD) -> dict[str, str]:
-    """Options of Spark's source and sink."""
+    """Return options of Spark's source and sink."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     return {
         "kafka.security.protocol": "SASL_SSL",
@@ -33,7 +33,7 @@ def secured(site: Site, password: str = PASSWORD) -> dict[str, str]:
 
 
 def properties(site: Site, path: Path, **more: str) -> Path:
-    """As docs/security.md has it."""
+    """Write properties as docs/security.md has them."""
     settings = {
         "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "alice", "sasl.password": PASSWORD,
@@ -44,7 +44,7 @@ def properties(site: Site, path: Path, **more: str) -> Path:
 
 
 def allow(site: Site, *rules: tuple[int, str, int]) -> None:
-    """Alice may do so to topics (2) whose names begin so."""
+    """Allow Alice to do so to topics (2) whose names begin so."""
     with site.wire("INSIDE") as wire:
         for kind, name, operation in rules:
             creation = {

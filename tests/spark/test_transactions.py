@@ -52,7 +52,7 @@ def test_batch(spark: Any, site: Site, queue: str) -> None:
     producer.commit_transaction(WAIT_S)
     settle(site.address, [queue])
     assert read(**COMMITTED) == [*settled, *range(300, 400)]
-    # Where a part ends within what was aborted, or begins there.
+    # The parts that end within aborted records, or begin there.
     offsets = {"startingOffsets": f'{{"{queue}":{{"0":150}}}}', "minPartitions": "5"}
     assert read(**COMMITTED, **offsets) == list(range(200, 400))
 

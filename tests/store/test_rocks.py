@@ -58,7 +58,7 @@ def as_a_dict(kv: RocksKv, steps: list[object]) -> None:
     assert scanned(kv) == model
 
 
-def test_what_was_pushed_and_flushed_is_there_again(tmp_path: Path) -> None:
+def test_pushed_and_flushed_rows_are_there_again(tmp_path: Path) -> None:
     kv = RocksKv(tmp_path / "rows", 1 << 20)
     kv.write({b"a": b"1", b"b": b"1"})
     kv.push()

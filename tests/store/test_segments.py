@@ -33,7 +33,7 @@ def segments(tmp_path: Path) -> Segments:
     return made
 
 
-def test_what_was_written_is_read_and_replayed(segments: Segments) -> None:
+def test_written_frames_are_read_and_replayed(segments: Segments) -> None:
     bodies = [b"", b"a", b"bc" * 5000]
     places = write(segments, 0, *bodies)
     for (segment, position, length), body in zip(places, bodies, strict=True):
@@ -162,7 +162,7 @@ def test_reading_past_the_end_is_an_error(segments: Segments) -> None:
         segments.read_into(memoryview(bytearray(10)), 0, segments.end, wait=True)
 
 
-def test_what_is_read_ahead_is_not_closed_by_others(
+def test_segment_that_is_read_ahead_is_not_closed_by_others(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: with many segments their file could be closed in the middle of a read."""

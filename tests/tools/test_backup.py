@@ -32,7 +32,7 @@ OUT_OF_RANGE, OUT_OF_ORDER, FENCED = 1, 45, 90
 
 
 def kproxy(*arguments: object, status: int = 0) -> str:
-    """What it says: on standard output, or why it refuses."""
+    """Return its output, or why it refuses."""
     done = run_kproxy(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
     if status == 0:
@@ -55,7 +55,7 @@ def restore(backup: Path, data: Path) -> Path:
 
 
 def everything(common: dict[str, Any], queue: str) -> list[bytes]:
-    """The values of a queue, without those of transactions that did not commit."""
+    """Return the values of a queue, without those of transactions that did not commit."""
     consumer = Consumer(
         {**common, "group.id": "c", "auto.offset.reset": "earliest", "enable.partition.eof": True}
     )
@@ -72,7 +72,7 @@ def everything(common: dict[str, Any], queue: str) -> list[bytes]:
 
 
 class Churn:
-    """Writes to a queue that is kept and to one that is not, all the time."""
+    """A writer to a queue that is kept and to one that is not, all the time."""
 
     def __init__(self, address: str) -> None:
         self.acknowledged = self.sent = 0
@@ -138,11 +138,11 @@ def test_backups_while_segments_roll_are_copied_and_dropped(tmp_path: Path) -> N
             assert wire.produce("keep", batch(b"v")).base_offset == len(kept)
             eventually(lambda: wire.produce("churn", batch(b"x" * 500)).error_code == 0)
         kproxy("check", restored)
-        kproxy("check", backup)  # what a restored server does changes nothing in it
+        kproxy("check", backup)  # a restored server changes nothing in it
 
 
 def init(wire: Wire, name: str, pid: int = -1, epoch: int = -1) -> tuple[int, int, int]:
-    """Error code, producer id and epoch; once what was open is aborted."""
+    """Return error code, producer id and epoch; once what was open is aborted."""
     values = {
         "transactional_id": name, "transaction_timeout": 60000, "producer_id": pid,
         "producer_epoch": epoch,
@@ -184,7 +184,7 @@ def test_no_producer_id_and_no_epoch_is_given_again(tmp_path: Path) -> None:
         with served(restored) as server, Wire(server.host, server.port) as wire:
             assert write(wire, early, 6) == OUT_OF_ORDER  # three of its batches are lost
             assert write(wire, early, 3) == 0
-            assert write(wire, late, 1) == 0  # whoever has an id that is not known may begin
+            assert write(wire, late, 1) == 0  # a producer with an unknown id may begin
             for held in (epoch, epoch + 5):
                 assert init(wire, "t", pid, held)[0] == FENCED
             assert init(wire, "idle", *idle[1:])[0] == FENCED
@@ -264,7 +264,7 @@ def test_clients_that_outlive_a_restore(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_refused_backups_and_restores(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "b"
     assert "no kproxy serves on" in kproxy(
         "backup", "--data-dir", tmp_path, "--to", backup, status=1

@@ -1,4 +1,4 @@
-"""How much a command imports, and how complete the help is."""
+"""The imports of a command, and the completeness of the help."""
 
 import re
 import subprocess

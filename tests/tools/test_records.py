@@ -1,4 +1,4 @@
-"""Formats of records and places in queues, as `kproxy produce` and `consume` read them."""
+"""The formats of records and places in queues, as `kproxy produce` and `consume` read them."""
 
 import io
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def test_json_lines_keep_every_byte() -> None:
     assert (short.key, short.value, short.headers) == (None, b"v", [("a", b"b")])
 
 
-def test_what_a_terminal_obeys_is_escaped() -> None:
+def test_control_characters_are_escaped() -> None:
     evil = Record(None, b"\x1b[2J\xff\n", queue="q")
     made = text.formatted(text.parsed("%t %v\\n"), escape=True)(evil)
     assert made == b"q \\x1b[2J\\xff\\n\n"
@@ -200,7 +200,7 @@ class _Group:
 
 
 def _member(monkeypatch: pytest.MonkeyPatch) -> tuple[_Reading, _Group]:
-    """A member of a group that reads on at the end."""
+    """Return a member of a group that reads on at the end."""
     monkeypatch.setattr(confluent_kafka, "Consumer", _Group)
     monkeypatch.setattr(consume, "given_settings", lambda: None)
     found = {("q", 0): offsets.Span(0, 9, None)}
@@ -209,7 +209,7 @@ def _member(monkeypatch: pytest.MonkeyPatch) -> tuple[_Reading, _Group]:
     return reading, reading._consumer
 
 
-def test_who_follows_waits_where_another_member_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_waits_where_another_member_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: it ended, with status 0, once another one joined its group."""
     reading, group = _member(monkeypatch)
     group.calls = [lambda: group.give(0), lambda: group.take(0), group.give,
@@ -219,7 +219,7 @@ def test_who_follows_waits_where_another_member_has_all(monkeypatch: pytest.Monk
     assert printed == [1]
 
 
-def test_what_the_group_has_taken_is_left_to_its_next_owner(
+def test_partitions_taken_by_the_group_are_left_to_their_next_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: it was printed here and there, and committing it ended in a traceback."""
@@ -232,7 +232,7 @@ def test_what_the_group_has_taken_is_left_to_its_next_owner(
     assert (some, group.stored) == ([], [])
 
 
-def test_what_waits_to_be_sent_again_is_told_of_at_an_interrupt(
+def test_records_to_be_sent_again_are_reported_at_an_interrupt(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """FAULT: it was neither sent nor told of, and the status was 0."""

@@ -1,4 +1,4 @@
-"""What kproxy's commands show of share groups."""
+"""The output of kproxy's commands about share groups."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.shares.test_polls import REJECT, Member
 
 
 class Direct(Client):
-    """Asks a worker in memory."""
+    """A client that asks a worker in memory."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(("127.0.0.1", 1))
@@ -29,7 +29,9 @@ class Direct(Client):
 
 @pytest.fixture
 def client(tmp_path: Path) -> Client:
-    """Share group g has started at offset 2 in partition 0 of q, and behind all in the other."""
+    """Return a client; share group g starts at offset 2 in partition 0 of q, and at the end of the
+    other.
+    """
     client = Direct(tmp_path)
 
     async def prepare() -> None:

@@ -1,4 +1,4 @@
-"""What kproxy's commands show of names that anybody may have chosen."""
+"""The output of kproxy's commands for names that anybody may have chosen."""
 
 from typing import Any
 

@@ -107,7 +107,7 @@ class Cluster:
         return None if data is None else TRANSACTIONS.decode(data)
 
     def stable(self, index: int, key: PartitionKey) -> tuple[int, int]:
-        """(last stable offset, next offset)."""
+        """Return (last stable offset, next offset)."""
         row = self.shards[index].state.partition(key)
         assert row is not None
         return row.last_stable, row.next_offset
@@ -179,7 +179,7 @@ async def test_a_new_owner_goes_on_where_an_earlier_one_stopped() -> None:
     assert cluster.stable(1, keys[1][0]) == (2, 2)
 
 
-async def test_what_is_open_for_too_long_is_aborted_and_its_producer_fenced() -> None:
+async def test_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
     cluster = Cluster(transaction_abort_timed_out_transaction_cleanup_interval_ms=50)
     keys = {1: [cluster.queue(1, "q")]}
     cluster.open(keys)

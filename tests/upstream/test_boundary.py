@@ -45,7 +45,7 @@ from tests.upstream.test_topics import BYTES, UPSTREAM, Cluster, done
 
 EXPECTED = (KafkaError, NotPublished, CannotStart)
 CLIENTS = {"_consumer", "consumer", "_admin", "admin", "_producer"}
-"""What the modules of `kproxy.upstream` call the library's clients."""
+"""The names that the modules of `kproxy.upstream` give to the library's clients."""
 
 
 class Library:
@@ -166,7 +166,7 @@ class _Producer:
 
 
 class _AdminClient(Cluster):
-    """Of a cluster without topics, until they are made."""
+    """A client of a cluster without topics, until they are made."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(shown_after=0)
@@ -364,7 +364,7 @@ async def test_each_call_of_the_client_library_is_made_to_fail(library: Library)
 
 
 def called() -> Iterator[str]:
-    """The methods of the library's clients that `kproxy.upstream` calls."""
+    """Yield the methods of the library's clients that `kproxy.upstream` calls."""
     for path in Path(link.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Reads of logs: each for who asked, though another asked for the same partition before."""
+"""The reads of logs: each for its caller, though another asked for the same partition before."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Conne
 
 
 class Readers:
-    """What came, by for whom it was read."""
+    """The records that came, by for whom they were read."""
 
     def __init__(self) -> None:
         self.found: dict[object, list[int]] = {}
@@ -33,7 +33,7 @@ class Readers:
             await self.held[reader].wait()
 
     async def has(self, reader: object, offsets: list[int]) -> None:
-        """Once these have come first; a read may bring more than it was asked for."""
+        """Wait until these have come first; a read may bring more than it was asked for."""
         await until(lambda: self.found.get(reader, [])[: len(offsets)] == offsets, 10)
 
 
@@ -73,7 +73,7 @@ async def test_a_read_of_a_former_life_is_not_gone_on_with() -> None:
         assert readers.found["before"] == [0, 1]
 
 
-async def test_who_waits_for_its_disk_holds_up_nobody_else() -> None:
+async def test_listener_with_a_slow_disk_holds_up_nobody_else() -> None:
     """FAULT S8: one shard that could not write stopped what all others read."""
 
     readers = Readers()

@@ -63,7 +63,7 @@ def test_a_silent_cluster_is_given_up(writer: RowsWriter, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_what_waits_for_a_silent_cluster_stops_when_told_to(
+def test_wait_for_a_silent_cluster_stops_when_told_to(
     writer: RowsWriter, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """SIGTERM waited for a commit, and for the abort behind it: 60 s where the cluster was away."""

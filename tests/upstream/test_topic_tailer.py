@@ -20,7 +20,7 @@ from tests.upstream.consumers import FakeConsumer
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
-async def test_what_cannot_be_taken_in_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_delivery_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT S3: the thread ended without a word, and the catalogue stood still."""
     monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
 

@@ -72,7 +72,7 @@ def is_void(shard: MemoryShard, outcome: Outcome) -> bool:
     return outcome.number < 0
 
 
-def test_what_waits_is_seen_once_it_is_due(shard: MemoryShard) -> None:
+def test_delayed_records_are_seen_once_they_are_due(shard: MemoryShard) -> None:
     said = shard.apply(later(KEY, waiting(50, b"a", b"b"), delay_ms=5))
     assert (said.code, said.number) == (Code.NONE, -1)
     assert seen(shard) == 0
@@ -108,13 +108,13 @@ def test_only_the_owner_delivers(shard: MemoryShard) -> None:
     assert shard.apply(due(KEY, [0], [batch(b"v")], time_ms=10, writer=8)).number == 1
 
 
-def test_what_does_not_wait_is_appended_at_once(shard: MemoryShard) -> None:
+def test_records_without_a_delay_are_appended_at_once(shard: MemoryShard) -> None:
     shard.apply(later(KEY, waiting(10), now=batch(b"n", b"m"), split=batch(b"n")[:61]))
     assert seen(shard) == 2
     assert waits(shard) == [(10, 0)]
 
 
-def test_what_is_left_of_a_mixed_batch_waits_on(shard: MemoryShard) -> None:
+def test_rest_of_a_mixed_batch_waits_on(shard: MemoryShard) -> None:
     shard.apply(later(KEY, mixed(10, 20, 30)))
     assert waits(shard) == [(10, 2)]
     said = shard.apply(due(KEY, [2], [batch(b"v")], [waiting(20), waiting(30)], time_ms=10))
@@ -187,7 +187,7 @@ def test_hidden_partitions_are_not_counted(shard: MemoryShard) -> None:
     assert counted(shard.kv).values() == shard.state.counts.values()
 
 
-def test_what_waits_is_counted(shard: MemoryShard) -> None:
+def test_delayed_records_are_counted(shard: MemoryShard) -> None:
     shard.apply(later(KEY, waiting(10)))
     shard.apply(later(KEY, waiting(20)))
     assert shard.state.counts.waiting == 2
@@ -217,7 +217,7 @@ def _place() -> Any:
     return LogLocation(0, 0, 100)
 
 
-def test_what_waits_says_itself_when_it_is_due() -> None:
+def test_header_of_a_waiting_batch_has_its_due_time() -> None:
     made = mixed(70, 50)
     assert read_header(made).max_timestamp == 50
     assert not read_header(made).is_log_append_time

@@ -83,7 +83,7 @@ def test_a_queue_that_is_gone_takes_nothing() -> None:
     assert FORWARDED.decode(data) == Position(9, 0, 4)
 
 
-def test_what_is_taken_is_a_batch_like_others() -> None:
+def test_taken_batch_is_like_others() -> None:
     """Of the body only the batch is the queue's, and its retention is looked at."""
     shares = Sharing()
     shares.shard.kv.write(
@@ -109,7 +109,7 @@ def test_what_is_taken_is_a_batch_like_others() -> None:
     assert shares.look() == (0, 2)
 
 
-def test_where_dead_letters_go_is_kept_until_the_share_partition_is_dropped() -> None:
+def test_dead_letter_target_is_kept_until_the_share_partition_is_dropped() -> None:
     shares = Sharing(records=1)
     shares.start()
     key = FORWARD_TARGETS.key(shares.key, "g")
@@ -127,7 +127,7 @@ def test_where_dead_letters_go_is_kept_until_the_share_partition_is_dropped() ->
     assert shares.shard.state.get(FORWARD_TARGETS.key(gone, "g")) is None
 
 
-def test_what_was_owed_is_settled() -> None:
+def test_pending_dead_letters_are_settled() -> None:
     shares = Sharing(records=9)
     shares.start()
     lost = Cause.REJECTED | OWED
@@ -162,7 +162,7 @@ async def test_a_deleted_queue_leaves_nothing_of_share_groups_behind() -> None:
     assert len(shares.owed()) == 2
 
 
-async def test_what_a_trim_leaves_to_be_swept_is_not_of_share_groups() -> None:
+async def test_leftovers_of_a_trim_are_not_of_share_groups() -> None:
     shares = Sharing(records=900)
     shares.start()
     shares.share(run(1, 700))

@@ -45,7 +45,7 @@ def test_a_commit_is_read_as_it_was_written(commit: CommitOffsets, level: int) -
 
 
 @given(FORGETS, EXPIRES, st.sampled_from([1, 2]))
-def test_what_takes_offsets_away_is_read_as_it_was_written(
+def test_commands_that_remove_offsets_are_read_as_they_were_written(
     forget: DeleteOffsets, expire: ExpireOffsets, level: int
 ) -> None:
     assert DeleteOffsets.decode(forget.envelope(level)) == forget

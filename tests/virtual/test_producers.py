@@ -129,7 +129,7 @@ def test_an_append_looks_at_no_producer_but_its_own() -> None:
     assert costs[0] == costs[1]
 
 
-def test_who_writes_alone_again_and_again_stays_in_the_row_of_the_partition() -> None:
+def test_lone_producer_stays_in_the_row_of_the_partition() -> None:
     """Each start of a program is a new producer."""
     shard = MemoryShard()
     shard.apply(CREATE)

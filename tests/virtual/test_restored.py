@@ -19,7 +19,7 @@ def restored(shards: Shards) -> int:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_who_has_an_id_from_before_is_fenced_and_a_new_one_is_given(version: int) -> None:
+def test_producer_of_an_earlier_id_is_fenced_and_a_new_one_is_given(version: int) -> None:
     shards = Shards()
     first = shards.init()
     pid, epoch = first.number, first.epoch
@@ -35,7 +35,7 @@ def test_who_has_an_id_from_before_is_fenced_and_a_new_one_is_given(version: int
     assert (again.code, again.number, again.epoch) == (NONE, later.number, 1)
 
 
-def test_what_is_open_is_aborted() -> None:
+def test_open_transaction_is_aborted() -> None:
     shards = Shards()
     first = shards.init()
     shards.init(name="idle")

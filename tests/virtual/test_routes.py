@@ -316,7 +316,7 @@ def test_other_shards_of_a_source_are_told_of_all_its_routes() -> None:
     assert shard.state.get(rows.pending_assignment_key(DEFINER)) is None
 
 
-def test_what_another_home_shard_tells_of_its_queue() -> None:
+def test_announcement_of_another_home_shards_queue() -> None:
     shard = Routing(0, 2)
     source = QueueId(b"f" * 16)
 
@@ -389,7 +389,7 @@ def test_one_route_too_many_is_refused_and_nothing_is_made() -> None:
     assert shard.apply(changed).code == Code.NONE  # it has its own
 
 
-def test_what_others_take_from_does_not_get_records_by_a_route() -> None:
+def test_source_of_filters_gets_no_records_by_a_route() -> None:
     shard = Routing()
     source = shard.make(SOURCE)
     shard.apply(CreateQueue(DEFINER, "red", 1, {FROM: SOURCE}).envelope())
@@ -426,7 +426,7 @@ def test_routes_times_partitions_have_a_bound() -> None:
     assert shard.apply(created).code == Code.POLICY_VIOLATION
 
 
-def test_what_is_told_of_many_partitions_is_looked_up_at_once() -> None:
+def test_epochs_of_many_partitions_are_looked_up_at_once() -> None:
     """It took time by the square: seconds of a turn of the loop, of 10,000 partitions."""
     shard = Routing()
     source = shard.make(SOURCE, 300)
@@ -560,7 +560,7 @@ def test_ids_are_those_of_the_home_shard_and_unique() -> None:
                 found |= ids
 
 
-def test_what_was_taken_is_void_and_what_was_not_is_not() -> None:
+def test_taken_cut_is_void_and_others_are_not() -> None:
     shard = Routing(1, 2)
     name, source = names_of(1)[0], (DEFINER, 0)
 
@@ -705,7 +705,7 @@ def test_offsets_and_times_go_on_from_what_is_there() -> None:
     assert second.size_through == first.size_through + second.length
 
 
-def test_what_has_landed_is_forgotten_where_nothing_comes_any_more() -> None:
+def test_landed_offsets_are_forgotten_where_nothing_comes_any_more() -> None:
     shard = Routing(1, 2)
     name, source, other = names_of(1)[0], (DEFINER, 0), (DEFINER, 1)
     for key, time_ms in ((source, 5), (other, 6)):

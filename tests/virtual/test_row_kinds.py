@@ -44,7 +44,7 @@ def test_no_letter_has_two_meanings(kinds: type[RowKind] | type[CatalogueRow]) -
         assert [other for other in kinds if start <= other.letter < end] == [kind]
 
 
-def test_what_is_published_and_what_is_an_index() -> None:
+def test_published_rows_and_index_rows() -> None:
     assert bytes(sorted(PUBLISHED_BYTES)) == bytes(sorted(b"qpkoxvhwguKzTBUJflAGONESCRLMWPXVZ92"))
     assert bytes(sorted(INDEX_BYTES)) == bytes(sorted(b"cexyDIHLP04"))
 

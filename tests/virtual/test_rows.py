@@ -92,7 +92,7 @@ def test_a_producer_may_be_known_by_its_epoch_alone() -> None:
     assert send(4, 1) == Code.NONE
 
 
-def test_those_known_by_their_epoch_alone_are_forgotten_first(
+def test_producers_known_by_their_epoch_alone_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_REMEMBERED", 2)

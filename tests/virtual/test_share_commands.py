@@ -74,7 +74,7 @@ ALL = st.one_of(
 
 
 @given(ALL)
-def test_what_is_written_is_read(command: Any) -> None:
+def test_written_commands_are_read(command: Any) -> None:
     envelope, of = command.envelope(), type(command)
     stored = decode(envelope.head() + bytes(envelope.body))
     assert COMMANDS[envelope.kind] is of

@@ -31,7 +31,7 @@ GONE = Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize(("asked", "start"), [(LATEST, 9), (EARLIEST, 4), (6, 6), (0, 0)])
-def test_where_a_share_partition_begins(asked: int, start: int) -> None:
+def test_start_of_a_share_partition(asked: int, start: int) -> None:
     shares = Sharing(records=9)
     shares.trim(4)
     shares.set(ShareAction.INITIALISE, 7, asked, time_ms=5)
@@ -41,7 +41,7 @@ def test_where_a_share_partition_begins(asked: int, start: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_what_is_there_is_not_initialised_again(epoch: int) -> None:
+def test_existing_share_partition_is_not_initialised_again(epoch: int) -> None:
     shares = Sharing(records=9)
     shares.start(2)
     shares.share(run(0, 3), epoch=2)
@@ -81,7 +81,7 @@ def test_a_late_command_changes_nothing(action: ShareAction, epoch: int) -> None
     assert shares.shard.kv.rows == before
 
 
-def test_what_is_dropped_leaves_nothing_behind() -> None:
+def test_dropped_share_partition_leaves_nothing_behind() -> None:
     shares = Sharing(records=2000)
     before = dict(shares.shard.kv.rows)
     shares.start(1)
@@ -93,7 +93,7 @@ def test_what_is_dropped_leaves_nothing_behind() -> None:
     assert shares.shard.kv.rows == before
 
 
-def test_what_a_late_command_made_of_what_was_dropped_is_made_anew() -> None:
+def test_share_partition_remade_by_a_late_command_is_made_anew() -> None:
     """FAULT: a group that was deleted and made again began where the late one said, for ever."""
     shares = Sharing(records=9)
     shares.set(ShareAction.INITIALISE, 5, EARLIEST, since=3)
@@ -148,7 +148,7 @@ def test_an_offset_that_is_none_does_not_stop_the_shard() -> None:
     assert row.start == 0
 
 
-def test_of_a_queue_that_is_not_there_nothing_is_made() -> None:
+def test_nothing_is_made_for_an_absent_queue() -> None:
     shares = Sharing(records=1)
     before = dict(shares.shard.kv.rows)
     for action in ShareAction:
@@ -241,7 +241,7 @@ def test_a_count_never_falls(state: share_rows.RecordState) -> None:
     assert shares.states(4, 4) == [(AVAILABLE, COUNT_MAX)]
 
 
-def test_what_lies_before_the_start_is_passed_over() -> None:
+def test_records_before_the_start_are_passed_over() -> None:
     shares = Sharing(records=2000)
     shares.start(start=700)
     assert shares.share(run(0, 699), run(100, 701)) == Code.NONE
@@ -333,7 +333,7 @@ def test_archived_records_are_owed_where_it_says_so() -> None:
     }
 
 
-def test_what_was_terminal_before_is_not_owed_again() -> None:
+def test_terminal_records_are_not_owed_again() -> None:
     shares = Sharing(records=9)
     shares.start()
     lost = Cause.REJECTED | OWED
@@ -345,7 +345,7 @@ def test_what_was_terminal_before_is_not_owed_again() -> None:
     ]  # fmt: skip
 
 
-def test_what_was_trimmed_is_not_owed() -> None:
+def test_trimmed_records_are_not_owed() -> None:
     shares = Sharing(records=9)
     shares.start()
     shares.trim(4)
@@ -373,7 +373,7 @@ def test_each_partition_of_a_command_owes_by_itself() -> None:
 
 
 @pytest.mark.parametrize("log_start", [1, 3, 255, 256, 257, 600, 699, 700, 701, 1000, 2000])
-def test_what_is_done_is_right_after_a_trim(log_start: int) -> None:
+def test_done_count_is_right_after_a_trim(log_start: int) -> None:
     shares = Sharing(records=2000)
     shares.start()
     done = {at for at in range(1, 700) if at % 3}
@@ -533,7 +533,7 @@ def test_a_share_is_void_by_term_before_anything_is_read_of_it() -> None:
     assert shares.apply(envelope).code == Code.NOT_LEADER_OR_FOLLOWER
 
 
-def test_who_waits_at_a_partition_is_told_of_its_new_start() -> None:
+def test_waiter_at_a_partition_is_told_of_its_new_start() -> None:
     shares = Sharing(records=9)
     woken: list[object] = []
     shares.shard.watchers.wake = woken.append  # type: ignore[method-assign, assignment]

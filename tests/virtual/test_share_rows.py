@@ -111,7 +111,7 @@ def test_keys_say_what_they_are_of(group: str) -> None:
     assert SHARE_QUEUES.parts(SHARE_QUEUES.key(group, Q))[1] == Q
 
 
-def test_of_two_groups_one_of_which_begins_like_the_other_nothing_is_mixed_up() -> None:
+def test_groups_with_a_common_prefix_are_not_mixed_up() -> None:
     start, end = SHARE_QUEUES.range("g")
     for queue in (QueueId(bytes(16)), QueueId(b"\xff" * 16)):
         assert start <= SHARE_QUEUES.key("g", queue) < end

@@ -85,7 +85,7 @@ def test_copies_are_passed_over_in_steps_and_once() -> None:
     assert capture.taken == {KEY: Anchors(kv).encode(KEY, kv.rows[KEY])}
 
 
-def test_what_was_passed_over_is_not_believed_of_another_partition() -> None:
+def test_passed_over_rows_are_not_believed_of_another_partition() -> None:
     kv = stored(BATCHES, COPIED)
     anchors = Anchors(kv)
     list(anchors.look_ahead([KEY]))

@@ -114,7 +114,7 @@ def put(state: State, key: PartitionKey, firsts: list[int]) -> list[int]:
     return [*firsts]
 
 
-def test_what_is_kept_in_memory_of_open_transactions_is_bounded(
+def test_memory_of_open_transactions_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(open_firsts, "PARTITIONS_MAX", 3)

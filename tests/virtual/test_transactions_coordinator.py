@@ -127,7 +127,7 @@ def test_init_fences_what_is_open(version: int) -> None:
         assert code == FENCED
 
 
-def test_who_fences_itself_gets_the_epoch_after() -> None:
+def test_self_fenced_producer_gets_the_epoch_after() -> None:
     shards = Shards()
     pid, epoch, _ = shards.open(shards.keys[0])
     assert shards.init((pid, epoch)).code == CONCURRENT
@@ -197,7 +197,7 @@ def test_fencing_when_epochs_run_out(epoch: int, marker: int, after: int, rotate
         (-1, -1, MAPPING),
     ],
 )
-def test_who_may_not_take_part(
+def test_producers_that_may_not_take_part(
     state: TransactionState, pid: int, epoch: int, code: Code, version: int
 ) -> None:
     shards = shards_in(state)
@@ -266,7 +266,7 @@ def test_asking_only_whether_all_take_part() -> None:
     assert code == Code.TRANSACTION_ABORTABLE
 
 
-def test_who_is_one_too_many_takes_no_part_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_participant_too_many_takes_no_part_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would tell it how it ended."""
     monkeypatch.setattr(transaction_fold, "PARTICIPANTS_MAX", 3)
     shards = Shards()
@@ -550,7 +550,7 @@ def test_an_id_expires_where_it_is_idle_and_was_not_used_since(state: Transactio
 # -- found by fresh eyes, on several workers
 
 
-def test_what_a_deposed_coordinator_still_sends_changes_nothing() -> None:
+def test_commands_of_a_deposed_coordinator_change_nothing() -> None:
     """FAULT: one that had stood still fenced the producers of its successor."""
     shards = Shards(shared=True)
     key = shards.keys[0]

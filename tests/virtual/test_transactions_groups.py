@@ -56,7 +56,7 @@ def test_offsets_wait_for_the_end(commit: bool) -> None:
     assert shards.commit_offsets(GROUP, pid, epoch, (key, 9)).code == INVALID
 
 
-def test_who_may_commit_with_a_transaction() -> None:
+def test_members_that_may_commit_with_a_transaction() -> None:
     shards, key, pid, epoch = opened()
     for other in ((pid, epoch + 1), (pid, epoch - 1), (pid + 1, epoch), (-1, -1)):
         assert shards.commit_offsets(GROUP, *other, (key, 1)).code == INVALID
@@ -143,7 +143,7 @@ def test_a_plain_commit_of_another_group_or_partition_supersedes_nothing() -> No
 @pytest.mark.parametrize("level", [7, 8])
 @pytest.mark.parametrize("first_ends", ["a", "b"])
 @pytest.mark.parametrize("later", ["commits", "aborts"])
-def test_of_two_producers_the_later_commit_wins(first_ends: str, later: str, level: int) -> None:
+def test_later_commit_of_two_producers_wins(first_ends: str, later: str, level: int) -> None:
     shards = Shards(level=level)
     key = shards.keys[0]
     a, b = (shards.open(groups=[GROUP], name=name)[:2] for name in "ab")

@@ -37,7 +37,7 @@ _AUTO_RESET = {"start": "earliest", "end": "latest"}
 @click.option("--num", type=click.IntRange(1), metavar="N", help="end after so many records")
 @click.option("--group", help="read as a member of this group, and commit what is printed")
 @click.option("--format", "text", default="%v\\n", show_default=True,
-              help="of a record: %k %v %h %t %p %o %d, \\n, \\t")  # fmt: skip
+              help="the format of a record: %k %v %h %t %p %o %d, \\n, \\t")  # fmt: skip
 @click.option("--json", "json_lines", is_flag=True, help="JSON lines, which produce can read")
 @click.option("--regex", is_flag=True, help="names are expressions that match whole names")
 @click.option("--partition", "only", multiple=True, type=click.IntRange(0), metavar="N",
@@ -198,7 +198,7 @@ class _Reading:
         )
         self._open: set[Part] | None = None
         self._ours: set[Part] = set()
-        """Of a group: what this member may print and commit."""
+        """The partitions of a group that this member may print and commit."""
         if group is not None:
             queues = sorted({name for name, _ in found})
             self._consumer.subscribe(

@@ -31,15 +31,17 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 @click.command(name="produce")
 @click.argument("queue")
 @click.option("--key", help="key of each record")
-@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="of each record")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE",
+              help="a header of each record")  # fmt: skip
 @click.option("--format", "text", default="%v\\n", show_default=True,
-              help="of a record: %k %v %h %p %d; json; raw: a whole file")  # fmt: skip
+              help="the format of a record: %k %v %h %p %d; json; raw: a whole file")  # fmt: skip
 @click.option("--file", "files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
               help="read it in the place of standard input; may be given again")  # fmt: skip
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="[default: by the key]")
-@click.option("--timestamp", callback=moment, metavar="TIME", help="of each record, if not now")
+@click.option("--timestamp", callback=moment, metavar="TIME",
+              help="the time of each record, if not now")  # fmt: skip
 @click.option("--delay", callback=duration, metavar="TIME",
               help="how long a record waits: in queues with kproxy.delay=header")  # fmt: skip
 @click.option("--tombstone", is_flag=True, help="an empty value is none: it deletes its key")
