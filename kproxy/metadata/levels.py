@@ -38,6 +38,8 @@ ENCODINGS_FROM = 8
 """Templates of routes may encode keys and headers."""
 FORGETS_FROM = 8
 """FORGET_LANDED also drops FORWARDED rows."""
+WAITS_FROM = 8
+"""A change of a route waits where a partition keeps as many epochs as it may."""
 UNASKED_FROM = 8
 """A CREATE says that nobody has said how the queue is to be."""
 FEATURE = "kproxy.level"

@@ -16,7 +16,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import WAITS_FROM, Level
 from kproxy.metadata.setting import (
     BROKER,
     BROKER_LOGGER,
@@ -99,7 +99,9 @@ async def _altered(
                 )  # fmt: skip
                 given, dropped, replaces = values
                 given = signed(worker, request, queue.configs, given, dropped, replace_all=replaces)
-                change = ConfigureQueue(queue.queue_id, given, dropped, replaces).envelope()
+                change = ConfigureQueue(
+                    queue.queue_id, given, dropped, replaces, worker.level.reaches(WAITS_FROM)
+                ).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue

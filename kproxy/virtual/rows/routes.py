@@ -22,8 +22,8 @@ _ROUTE = struct.Struct(">BQQHQQH")
 _EPOCH = struct.Struct(">QI")
 _DEFINITION = struct.Struct(">16sQBI")
 EPOCHS_MAX = 64
-"""Of one route; where there are as many, the last one takes the next one's place. AlterConfigs
-refuses such a change where it sees the partition (`handlers.common.route_checks`).""" ""
+"""Of one route. Where there are as many, a change is refused or put off until more is passed on;
+below the level WAITS_FROM, and of a definer that goes, it takes the last one's place."""
 DEFINITIONS_MAX = 100
 """Of routes from one queue; of those that are gone the oldest are forgotten."""
 SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
