@@ -287,7 +287,7 @@ class Fold:
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, partition, log_start, _ = Trim.decode(envelope)
+        queue_id, partition, log_start, _, spares = Trim.decode(envelope)
         key = (queue_id, partition)
         row = self.state.partition(key)
         if row is None:
@@ -295,6 +295,8 @@ class Fold:
         start = row.next_offset if log_start == -1 else log_start
         if not 0 <= start <= row.next_offset:
             return Outcome(Code.OFFSET_OUT_OF_RANGE)
+        if spares and row.any_routes:
+            start = min(start, self._routes.passed_on(key, start))
         if start > row.log_start:
             row.log_start = start
             self.state.put_partition(key, row)

@@ -142,6 +142,25 @@ def test_a_filter_begins_at_the_end_or_at_the_start() -> None:
     assert shard.state.passed_on((source, 0)) == 1
 
 
+def test_a_filter_from_the_start_keeps_what_a_passage_is_about_to_take() -> None:
+    """FAULT: the entrance, which keeps nothing, took records that the filter had to pass on."""
+    shard = Routing()
+    source = shard.entrance("s")
+    shard.put(source, 4)
+    assert shard.cut(source, 0, 4).number == 4
+    assert shard.cut(source, 4, 4).number == 4
+    trim = Trim(source, 0, 4, 1, spares=True).envelope()  # on its way, and then comes a filter
+    early = shard.filter("early", "s", start=True)
+    assert shard.apply(trim).number == 0
+    row = shard.state.partition((source, 0))
+    assert row is not None
+    assert (row.log_start, shard.found(source, early).landed) == (0, 0)
+    assert shard.cut(source, 0, 4, early).number == 4
+    assert shard.cut(source, 4, 4, early).number == 4
+    shard.apply(trim)
+    assert row.log_start == 4
+
+
 def test_settings_that_change_begin_a_new_epoch_where_there_are_records() -> None:
     shard = Routing()
     queue_id = shard.entrance("in")

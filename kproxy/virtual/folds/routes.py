@@ -221,6 +221,11 @@ class RouteFold:
 
     # -- routes beside the records
 
+    def passed_on(self, source: PartitionKey, most: int) -> int:
+        """Return the offset before which all routes have passed on what there was, or `most`."""
+        found = self._state.scan(*ROUTES.range(source))
+        return min((route_rows.decode_route(data).landed for _, data in found), default=most)
+
     def crowds(
         self, queue_id: QueueId, indexes: Iterable[int], told: Mapping[QueueId, bytes], as_of: int,
         others: bytes | None = None,
