@@ -39,7 +39,7 @@ ENCODINGS_FROM = 8
 FORGETS_FROM = 8
 """FORGET_LANDED also drops FORWARDED rows."""
 SPARES_FROM = 8
-"""A TRIM of an entrance that keeps nothing spares what a new route has to pass on."""
+"""A TRIM of retention, or of what was passed on, spares what a new route has to pass on."""
 WAITS_FROM = 8
 """A change of a route waits where a partition keeps as many epochs as it may."""
 UNASKED_FROM = 8
