@@ -48,7 +48,7 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = (
 def run(
     first: int, last: int, state: RecordState = ACKNOWLEDGED, count: int = 1, cause: int = 0
 ) -> Run:
-    """Of records from `first` to `last`."""
+    """Return the states of records from `first` to `last`."""
     return Run(first, last - first + 1, state_byte(state, count), cause)
 
 

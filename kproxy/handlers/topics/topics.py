@@ -43,7 +43,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     barred = await _uncreatable(request, named)
-    # Those that are here may be gone elsewhere; of others the fold says so, where it is asked.
+    # A queue that is here may be gone elsewhere; for others the fold says so when it is asked.
     find, validates = worker.catalogue.find, body.validate_only
     doubtful = (name for name in named if validates or find(name) is not None)
     await hear_of(worker, doubtful, request.budget)
