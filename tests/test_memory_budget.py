@@ -2,9 +2,26 @@
 
 import anyio
 
-from kproxy.common.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
+from kproxy.common.memory_budget import (
+    AnswerBudget,
+    AskersBudget,
+    MemoryBudget,
+    ResponseBudget,
+    SharedBudget,
+)
+from kproxy.fetching.streamed_response import Stored, StreamedResponse
 from kproxy.loop.asking import ASKING, Asking
+from kproxy.protocol.varint import Malformed
 from tests.harness import until
+
+
+class Segments:
+    """A log that keeps whatever is there."""
+
+    def pin(self, segments: set[int]) -> None:
+        pass
+
+    unpin = pin
 
 
 async def test_everyone_who_waits_for_room_is_woken() -> None:
@@ -134,3 +151,86 @@ async def test_slow_reader_does_not_keep_answers_of_others_waiting() -> None:
             part.give_back(100)
     assert went_on == ["User:alice", "User:mallory"]
     assert not answers._short
+
+
+async def test_long_answers_of_one_holder_end_none_of_anothers() -> None:
+    """FAULT: while they were made they were nobody's, and filled all: others' were refused."""
+    answers = AnswerBudget(8 << 20)
+    refused: list[str] = []
+    over = anyio.Event()
+
+    async def makes(name: str, mib: int) -> None:
+        ASKING.set(Asking(name))
+        with ResponseBudget(answers) as budget:
+            try:
+                for _ in range(mib * 4):
+                    await budget.step(256 << 10)
+                    await anyio.lowlevel.checkpoint()
+            except Malformed:
+                refused.append(name)
+                return
+            if name == "User:mallory":
+                await over.wait()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(40):
+            tasks.start_soon(makes, "User:mallory", 5)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5):
+            await makes("User:alice", 2)
+        tasks.cancel_scope.cancel()
+    assert "User:alice" not in refused
+    assert answers.used == 0
+    assert not answers.parts._of
+
+
+async def test_answers_that_one_holder_does_not_read_are_found_in_its_own_part() -> None:
+    """FAULT: what was found for them was nobody's, and nothing was found for others."""
+    answers = AnswerBudget(1 << 20)
+    stored = Stored([(0, 0, 0, 1)] * 1000, Segments())
+    began: list[str] = []
+
+    async def fetches(name: str) -> None:
+        ASKING.set(Asking(name))
+        await answers.wait_for_room()
+        with StreamedResponse([stored], memory=answers).pinned():
+            began.append(name)
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(fetches, "User:mallory")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(fetches, "User:alice")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert began[-1] == "User:alice"
+    assert 1 <= began.count("User:mallory") < 5
+    assert answers.found.used == 0
+
+
+async def test_large_requests_of_one_holder_wait_for_themselves() -> None:
+    """FAULT: they took all the memory for such requests, and those of others were refused."""
+    memory = AskersBudget(1000)
+    began: list[str] = []
+
+    async def asks(name: str) -> None:
+        ASKING.set(Asking(name))
+        mine = memory.mine()
+        await mine.wait_for_room()
+        mine.take(300)
+        began.append(name)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            mine.give_back(300)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(asks, "User:mallory")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(asks, "User:alice")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert began == ["User:mallory"] * 3 + ["User:alice"]
+    assert memory.used == 0

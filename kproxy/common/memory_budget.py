@@ -27,6 +27,10 @@ class MemoryBudget:
         self._waiting: dict[Callable[[], None], None] = {}
         self.used = 0
 
+    def mine(self) -> "MemoryBudget":
+        """That of whom this task works for."""
+        return self
+
     def take(self, count: int) -> None:
         self.used += count
 
@@ -108,11 +112,35 @@ class SharedBudget(MemoryBudget):
             self._telling = False
 
 
-class AnswerBudget(SharedBudget):
-    """The memory that answers take. A task that waits for room waits for its holder's part."""
+class AskersBudget(SharedBudget):
+    """The memory that tasks take, each of its holder's part.
+
+    A task that waits for room holds none of it: else a holder's tasks would wait for each other.
+    """
+
+    def mine(self) -> "MemoryPart":
+        """Return the part of the holder for whom the running task works."""
+        return self.part(ASKING.get().holder)
 
     async def wait_for_room(self) -> None:
-        await self.part(ASKING.get().holder).wait_for_room()
+        await self.mine().wait_for_room()
+
+
+class AnswerBudget(AskersBudget):
+    """What answers take. `found`: what those take of which the records are not read yet."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.found = AskersBudget(bytes_max)
+
+    @property
+    def held(self) -> int:
+        """All that answers hold."""
+        return self.used + self.found.used
+
+    async def wait_for_room(self) -> None:
+        await self.found.wait_for_room()
+        await super().wait_for_room()
 
 
 class MemoryPart(MemoryBudget):
@@ -226,9 +254,10 @@ class ResponseBudget(Pace):
             await self.rest()
 
     async def _note(self) -> None:
-        memory = self._memory
         if not self._held:
-            await memory.wait_for_room()
+            self._memory = self._memory.mine()
+            await self._memory.wait_for_room()
+        memory = self._memory
         memory.take(self._made)
         self._held += self._made
         self._made = 0

@@ -10,7 +10,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import Code
-from kproxy.common.memory_budget import MemoryBudget
+from kproxy.common.memory_budget import AnswerBudget
 from kproxy.fetching.aborted import AbortedSearch, AbortedTransaction
 from kproxy.fetching.context import FetchPartition
 from kproxy.protocol.batch import place
@@ -181,7 +181,7 @@ class StreamedResponse:
         self,
         pieces: Sequence[bytes | Stored],
         pins: Pins | None = None,
-        memory: MemoryBudget | None = None,
+        memory: AnswerBudget | None = None,
     ) -> None:
         self._stored = [piece for piece in pieces if isinstance(piece, Stored)]
         self._pins = pins or Pins()
@@ -198,7 +198,7 @@ class StreamedResponse:
     @contextmanager
     def pinned(self) -> Iterator[None]:
         """Keep what is stored readable, whatever is deleted meanwhile."""
-        memory = self._memory
+        memory = None if self._memory is None else self._memory.found.mine()
         try:
             self._pins.hold(self._stored)
             if memory is not None:

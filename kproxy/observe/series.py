@@ -159,8 +159,9 @@ def _requests(worker: Worker) -> Iterator[Metric]:
     yield _gauge("fetch_sessions", "sessions of Fetch", worker.sessions.count)
     yield _gauge("share_sessions", "sessions of ShareFetch", len(worker.share_sessions))
     yield _gauge("long_polls", "requests that wait for records", worker.long_polls)
-    for what, memory in (("request", worker.request_memory), ("answer", worker.answer_memory)):
-        yield _gauge(f"{what}_bytes_buffered", "bytes held in memory", memory.used)
+    received, made = worker.request_memory, worker.answer_memory
+    for what, memory, held in (("request", received, received.used), ("answer", made, made.held)):
+        yield _gauge(f"{what}_bytes_buffered", "bytes held in memory", held)
         yield _gauge(
             f"{what}_bytes_buffered_max", "bytes above which nothing is begun", memory.bytes_max
         )

@@ -79,7 +79,7 @@ async def _gathered(worker: Worker) -> dict[str, Any]:
         "live_bytes": sum(shard.state.counts.bytes for shard in served),
         "appends_waiting": sum(shard.log.waiting for shard in served),
         "long_polls": worker.long_polls,
-        "buffered": worker.request_memory.used + worker.answer_memory.used,
+        "buffered": worker.request_memory.used + worker.answer_memory.held,
     }  # fmt: skip
 
 

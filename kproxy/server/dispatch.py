@@ -8,7 +8,7 @@ from typing import Any
 from anyio import move_on_after
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.common.memory_budget import ResponseBudget
+from kproxy.common.memory_budget import MemoryBudget, ResponseBudget
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers.cluster import api_versions
 from kproxy.handlers.produce import produce
@@ -210,12 +210,12 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             budget=budget,
         )
         return await _permitted(worker, api, request, at_once=True)
-    memory, taken = worker.decoded_memory, len(frame)
+    memory, taken = worker.decoded_memory.mine(), len(frame)
     if api.key != _PRODUCE:
         admitted = await large_requests.aside(admit_body, *check)
         elements = admitted.elements
         taken = large_requests.decoded_bytes(len(frame), elements)
-    await _wait_for_room(worker)
+    await _wait_for_room(worker, memory)
     memory.take(taken)
     try:
         if api.key == _PRODUCE:
@@ -259,9 +259,8 @@ async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: boo
     return await large_requests.aside(refused, request, code)
 
 
-async def _wait_for_room(worker: Worker) -> None:
+async def _wait_for_room(worker: Worker, memory: MemoryBudget) -> None:
     """Wait until there is memory for one more large request. Raises Malformed: not for long."""
-    memory = worker.decoded_memory
     with move_on_after(worker.config.receive_stalled_ms_max / 1000):
         await memory.wait_for_room()
     if not memory.has_room:

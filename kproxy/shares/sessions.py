@@ -118,8 +118,7 @@ class ShareSessions:
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[int, set[ShareSession]] = {}
         self._parts = Parts(sessions_max)
-        self._partitions_max = partitions_max
-        self._partitions = 0
+        self._partitions = Parts(partitions_max)
         self._ended: deque[ShareSession] = deque()
         self._more = anyio.Event()
 
@@ -142,7 +141,7 @@ class ShareSessions:
             self.end(before)
         if not self._parts.may(holder):
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
-        self.check_room(wanted)
+        self.check_room(holder, wanted)
         session = ShareSession(group, member, connection)
         session.holder = holder
         self._parts.take(holder)
@@ -176,15 +175,15 @@ class ShareSessions:
         if session.ended:
             raise KafkaError(Code.SHARE_SESSION_NOT_FOUND)
         if ident not in session.partitions:
-            self.check_room(1)
+            self.check_room(session.holder, 1)
             session.follow(ident)
-            self._partitions += 1
+            self._partitions.take(session.holder)
 
     def forget(self, session: ShareSession, ident: Ident) -> None:
         """Stop reading a partition for the member. It may still acknowledge what it holds there."""
         followed = session.partitions.pop(ident, None)
         if followed is not None:
-            self._partitions -= 1
+            self._partitions.give_back(session.holder)
             session.dirty.pop(followed, None)
             session.told.discard(followed)
             session.again.discard(followed)
@@ -203,9 +202,9 @@ class ShareSessions:
                 before.wake_next()  # it may have been told of something, and did not look
             self._shares.unfollow(before)
 
-    def check_room(self, wanted: int) -> None:
-        """Raise KafkaError: SHARE_SESSION_LIMIT_REACHED."""
-        if self._partitions + wanted > self._partitions_max:
+    def check_room(self, holder: str, wanted: int) -> None:
+        """Raise KafkaError: SHARE_SESSION_LIMIT_REACHED, where so many partitions are too many."""
+        if wanted and not self._partitions.may(holder, wanted):
             raise KafkaError(Code.SHARE_SESSION_LIMIT_REACHED)
 
     def _check_connection(self, connection: int) -> None:
@@ -258,7 +257,7 @@ class ShareSessions:
         changes = []
         for _ in range(min(_AT_ONCE, len(session.partitions))):
             _, followed = session.partitions.popitem()
-            self._partitions -= 1
+            self._partitions.give_back(session.holder)
             share = followed.share
             if share is not None:
                 if session.releases and share.is_current:

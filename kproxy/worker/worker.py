@@ -11,7 +11,13 @@ from anyio import to_thread
 
 from kproxy.common.counters import WAITED, Counters
 from kproxy.common.errors import Code, KafkaError
-from kproxy.common.memory_budget import AnswerBudget, MemoryBudget, ResponseBudget, SharedBudget
+from kproxy.common.memory_budget import (
+    AnswerBudget,
+    AskersBudget,
+    MemoryBudget,
+    ResponseBudget,
+    SharedBudget,
+)
 from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
 from kproxy.fetching.sessions import FetchSessions
@@ -235,7 +241,7 @@ class Worker:
         """The buffer that the loop reads sockets into: one for all, as it reads one after the
         other.
         """
-        self.decoded_memory = MemoryBudget(config.request_bytes_buffered_max)  # for large requests
+        self.decoded_memory = AskersBudget(config.request_bytes_buffered_max)  # for large requests
         self.answer_memory = AnswerBudget(config.answer_bytes_buffered_max)
         self.searchers = anyio.CapacityLimiter(2)  # threads that look for times in batches
         self._encoders = anyio.CapacityLimiter(1)  # threads that encode long answers

@@ -69,10 +69,10 @@ async def test_found_batches_count_until_they_are_sent() -> None:
     answer = await respond(worker, accept(worker, frame, Peer(), NextRequestSignal()))
     assert isinstance(answer, StreamedResponse)
     with answer.pinned():
-        assert worker.answer_memory.used > 100 * 100
+        assert worker.answer_memory.found.used > 100 * 100
         while await answer.read() is not None:
             pass
-    assert worker.answer_memory.used == 0
+    assert worker.answer_memory.found.used == worker.answer_memory.used == 0
 
 
 async def test_found_batches_stay_readable_while_others_have_their_turn(

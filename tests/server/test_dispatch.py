@@ -120,13 +120,13 @@ async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
             await answer(worker, taken(worker, 43, 2, election_of(count)))
             done.append(name)
 
-        worker.decoded_memory.take(2000)
+        worker.decoded_memory.take(2001)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, "large", MANY)
             await anyio.sleep(0.01)
             await one("small", 10)
             await anyio.sleep(seconds)
-            worker.decoded_memory.give_back(2000)
+            worker.decoded_memory.give_back(2001)
         return done
 
     assert await ask(0.0) == ["small", "large"]

@@ -15,7 +15,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.shares import poll
-from kproxy.shares.sessions import FINAL_EPOCH, PER_CONNECTION_MAX
+from kproxy.shares.sessions import FINAL_EPOCH, PER_CONNECTION_MAX, ShareSessions
 from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, ShareChange
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
@@ -460,6 +460,24 @@ async def test_end_of_the_old_session_does_not_take_records_of_the_new() -> None
     assert await again.given() == [(0, 0, 2)]
 
 
+async def test_one_user_cannot_follow_all_partitions_that_share_sessions_may() -> None:
+    """FAULT: one session of a thousand names that nobody has was all there is, and none was left
+    for others."""
+    client = await a_queue()
+    sessions = ShareSessions(client.worker.shares, 100, 1000)
+    session = sessions.open(GROUP, "one", 1, 700, "User:mallory")
+    for index in range(700):
+        sessions.follow(session, (bytes(16), index))
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refused:
+            sessions.open(GROUP, "more", 2, 300, "User:mallory")
+        assert refused.value.code == Code.SHARE_SESSION_LIMIT_REACHED
+    hers = sessions.open(GROUP, "hers", 3, 100, "User:alice")
+    sessions.follow(hers, (bytes(16), 0))
+    sessions.forget(hers, (bytes(16), 0))
+    assert sessions._partitions.of("User:alice") == 0
+
+
 async def test_a_session_that_has_ended_follows_nothing_more() -> None:
     client = await a_queue()
     sessions = client.worker.share_sessions
@@ -468,7 +486,7 @@ async def test_a_session_that_has_ended_follows_nothing_more() -> None:
     with pytest.raises(KafkaError) as refused:
         sessions.follow(session, (bytes(16), 0))
     assert refused.value.code == Code.SHARE_SESSION_NOT_FOUND
-    assert sessions._partitions == 0
+    assert sessions._partitions.used == 0
 
 
 async def test_one_client_cannot_have_all_share_sessions() -> None:

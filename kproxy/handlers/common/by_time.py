@@ -107,9 +107,9 @@ class Search:
         """Read on a thread, of which there are few, and no longer than the client stays."""
         segments = self._shard.segments
         with segments.pinned({batch.segment}):
+            memory, size = self._worker.answer_memory.mine(), memory_of(batch.length)
+            await memory.wait_for_room()
             async with self._worker.searchers:
-                memory, size = self._worker.answer_memory, memory_of(batch.length)
-                await memory.wait_for_room()
                 memory.take(size)
                 try:
                     return await self._read(last_offset, batch, wanted)

@@ -127,9 +127,9 @@ async def _aside(
     worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
     """Inspect on a thread, of which there are few, and with memory for what it unpacks to."""
+    memory, size = worker.answer_memory.mine(), 2 * max(INSPECTED_BYTES_MAX, len(records))
+    await memory.wait_for_room()
     async with worker.searchers:
-        memory, size = worker.answer_memory, 2 * max(INSPECTED_BYTES_MAX, len(records))
-        await memory.wait_for_room()
         memory.take(size)
         try:
             return await to_thread.run_sync(_inspected, worker, queue, index, settings, records)

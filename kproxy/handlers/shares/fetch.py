@@ -134,7 +134,8 @@ async def _session(
         session = sessions.use(group, member, epoch, connection)
         if epoch == FINAL_EPOCH:
             return session, said
-        sessions.check_room(sum(ident not in session.partitions for ident in wanted))
+        more = sum(ident not in session.partitions for ident in wanted)
+        sessions.check_room(session.holder, more)
     for ident in wanted:
         sessions.follow(session, ident)
         if request.budget.due:
