@@ -424,12 +424,13 @@ class CommandRouter:
         """Whether all know; False: its source has no room for its route; None: not all, yet."""
         assign = AssignPartitions(
             queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms(),
-            work.get("routes", ()),
+            work.get("routes", ()), work.get("waits", False),
         )  # fmt: skip
         others = self._others(shard, work)
         tickets = [self._ask(index, assign.envelope()) for index in others]
         for source, (spec, from_start) in work.get("define", {}).items():
-            route = DefineRoute(queue_id, source, spec, from_start, work["as_of"])
+            waits = work.get("waits", False)
+            route = DefineRoute(queue_id, source, spec, from_start, work["as_of"], waits)
             home = shard_of(source, self._shards)
             tickets.append(self._ask(home, route.envelope(), landed=True))
         refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}

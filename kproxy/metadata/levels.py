@@ -38,6 +38,10 @@ ENCODINGS_FROM = 8
 """Templates of routes may encode keys and headers."""
 FORGETS_FROM = 8
 """FORGET_LANDED also drops FORWARDED rows."""
+SPARES_FROM = 8
+"""A TRIM of retention, or of what was passed on, spares what a new route has to pass on."""
+WAITS_FROM = 8
+"""A change of a route waits where a partition keeps as many epochs as it may."""
 UNASKED_FROM = 8
 """A CREATE says that nobody has said how the queue is to be."""
 FEATURE = "kproxy.level"

@@ -20,7 +20,7 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace
-from kproxy.metadata.levels import SHIPS_FROM
+from kproxy.metadata.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes.cutting import Cutter, Gathered
@@ -389,7 +389,8 @@ class Passage:
         start = self._shard.state.passed_on(self.source)
         if start is None or start <= row.log_start:
             return True
-        trim = Trim(*self.source, start, self._shared.clock.now_ms())
+        spares = self._shared.level.reaches(SPARES_FROM)
+        trim = Trim(*self.source, start, self._shared.clock.now_ms(), spares)
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
 
 

@@ -18,6 +18,7 @@ from kproxy.common.errors import KafkaError
 from kproxy.config.server import Config
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Lookup
+from kproxy.metadata.levels import SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.retention_marks import RetentionMarks
@@ -162,7 +163,8 @@ class Retention(DueIndexScanner):
         if passed_on is not None and held_back:  # it waits for what is not passed on
             start = passed_on
         if start > row.log_start:
-            trims.append(Trim(*partition, start, now).envelope())
+            spares = self._shard.level.reaches(SPARES_FROM)
+            trims.append(Trim(*partition, start, now, spares).envelope())
         if oldest is not None and settings.compacted:
             self._shard.note_uncompacted(partition)
         if oldest is None or held_back:

@@ -62,6 +62,7 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.producers import BatchMetadata
 from kproxy.virtual.rows.queues import Batch, Partition, Queue, Term
+from kproxy.virtual.rows.routes import EPOCHS_MAX
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
@@ -286,7 +287,7 @@ class Fold:
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, partition, log_start, _ = Trim.decode(envelope)
+        queue_id, partition, log_start, _, spares = Trim.decode(envelope)
         key = (queue_id, partition)
         row = self.state.partition(key)
         if row is None:
@@ -294,6 +295,8 @@ class Fold:
         start = row.next_offset if log_start == -1 else log_start
         if not 0 <= start <= row.next_offset:
             return Outcome(Code.OFFSET_OUT_OF_RANGE)
+        if spares and row.any_routes:
+            start = min(start, self._routes.passed_on(key, start))
         if start > row.log_start:
             row.log_start = start
             self.state.put_partition(key, row)
@@ -316,27 +319,43 @@ class Fold:
         return [i for i in partitions if (home + i) % shards == self._shard]
 
     def _route(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Define a route; the outcome's queue is the source. POLICY_VIOLATION: too many routes."""
+        """Define a route; the outcome's queue is the source.
+
+        POLICY_VIOLATION: it has too many routes. THROTTLING_QUOTA_EXCEEDED: ask again, once more of
+        its records are passed on.
+        """
         asked = DefineRoute.decode(envelope)
+        if asked.waits and self._crowds(log_offset, asked.definer, asked.source, asked.spec):
+            return Outcome(Code.THROTTLING_QUOTA_EXCEEDED)
         code = self._define(log_offset, asked)
         return Outcome(code, queue=self.state.queue(asked.source))
+
+    def _crowds(self, log_offset: int, definer: QueueId, source: str, spec: str) -> bool:
+        """Return whether partitions here have no room for another epoch of a route."""
+        queue = self.state.queue(source)
+        if queue is None:
+            return False
+        mine = self._mine(source, range(queue.wanted))
+        return self._routes.crowds(queue.queue_id, mine, {definer: spec.encode()}, log_offset)
 
     def _define(self, log_offset: int, asked: DefineRoute) -> Code:
         code = self._routes.define(asked)
         source = self.state.queue(asked.source)
         if code == Code.NONE and source is not None:
-            self._tell_routes(log_offset, source)
+            self._tell_routes(log_offset, source, asked.waits)
         return code or Code.NONE
 
-    def _tell_routes(self, log_offset: int, queue: Queue) -> None:
+    def _tell_routes(self, log_offset: int, queue: Queue, waits: bool = False) -> None:
         """Have all partitions of a queue know the routes from it."""
         mine = self._mine(queue.name, range(queue.wanted))
         routes = self._routes.routes_from(queue.name)
         self._routes.tell(queue.queue_id, mine, routes, log_offset)
         if len(mine) < queue.wanted:
-            self._assign_later(log_offset, queue, queue.wanted)
+            self._assign_later(log_offset, queue, queue.wanted, waits=waits)
 
-    def _reroute(self, log_offset: int, before: Queue | None, after: Queue | None) -> Code:
+    def _reroute(
+        self, log_offset: int, before: Queue | None, after: Queue | None, waits: bool = False
+    ) -> Code:
         """Define where records go by a queue's changed settings; those of a deleted one nowhere."""
         queue = after or before
         assert queue is not None
@@ -347,12 +366,12 @@ class Fold:
             if source == queue.name and after is None:
                 self._routes.forget(source, queue.queue_id)
             elif source == queue.name or self._shards == 1:
-                asked = DefineRoute(queue.queue_id, source, spec, from_start, log_offset)
+                asked = DefineRoute(queue.queue_id, source, spec, from_start, log_offset, waits)
                 code = self._define(log_offset, asked) or code
             else:
                 elsewhere[source] = [spec, from_start]
         if elsewhere:
-            self._assign_later(log_offset, queue, queue.wanted if after else 0, elsewhere)
+            self._assign_later(log_offset, queue, queue.wanted if after else 0, elsewhere, waits)
         return code
 
     def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
@@ -369,11 +388,11 @@ class Fold:
 
     def _assign_later(
         self, log_offset: int, queue: Queue, partitions: int,
-        define: dict[str, list[object]] | None = None,
+        define: dict[str, list[object]] | None = None, waits: bool = False,
     ) -> None:  # fmt: skip
         """Leave a note of what other shards are to be told: partitions, and routes.
 
-        `define`: routes of this queue, by the names of their sources.
+        `define`: routes of this queue, by the names of their sources. `waits`: as in CONFIGURE.
         """
         work: dict[str, object] = {
             "name": queue.name,
@@ -385,7 +404,10 @@ class Fold:
         if partitions and (routes := self._routes.routes_from(queue.name)):
             work["routes"] = to_tell(routes)
         noted = self.state.get(key)
-        untold = {} if noted is None else json.loads(noted).get("define", {})
+        before = {} if noted is None else json.loads(noted)
+        untold = before.get("define", {})
+        if waits or before.get("waits"):
+            work["waits"] = True
         if define or untold:
             work["define"] = untold | (define or {})
         self.state.put(key, json.dumps(work).encode())
@@ -446,7 +468,7 @@ class Fold:
         return outcome
 
     def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, given, dropped, replace_all = ConfigureQueue.decode(envelope)
+        queue_id, given, dropped, replace_all, waits = ConfigureQueue.decode(envelope)
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -457,14 +479,27 @@ class Fold:
             queue, configs=kept | given, changed_at=LogOffset(log_offset), unasked=False
         )
         refused = self._routes.refusal(queue, changed)
+        if refused is None and waits:
+            refused = self._crowding(log_offset, queue, changed)
         if refused is not None:
             return refused
         for index in self._mine(queue.name, range(queue.wanted)):
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
             self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
         outcome = self._put_queue(log_offset, changed)
-        self._reroute(log_offset, queue, changed)
+        self._reroute(log_offset, queue, changed, waits)
         return outcome
+
+    def _crowding(self, log_offset: int, before: Queue, after: Queue) -> Outcome | None:
+        """Return why a queue's route is not changed once more; of sources whose home is here."""
+        for source, spec in definitions_between(before, after).items():
+            if self._crowds(log_offset, after.queue_id, source, spec):
+                message = (
+                    f"{EPOCHS_MAX} changes of this route wait for records of {source} to be passed"
+                    " on: try again once its LAG is less"
+                )
+                return Outcome(Code.INVALID_CONFIG, message=message, queue=before)
+        return None
 
     def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         queue_id, as_of, refused = QueueReady.decode(envelope)
@@ -513,15 +548,19 @@ class Fold:
     def _assign_partitions(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        queue_id, name, partitions, as_of, time_ms, routes = AssignPartitions.decode(envelope)
+        asked = AssignPartitions.decode(envelope)
+        queue_id, name, partitions, as_of, time_ms, routes, waits = asked
         key = rows.assignment_key(queue_id)
         data = self.state.get(key)
         known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
         if as_of <= known_as_of:
             return Outcome(Code.NONE)  # told before, or a late one
         if partitions:
-            self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
             mine = self._mine(name, range(partitions))
+            specs = {one.definer: one.spec for one in told_of(routes)}
+            if waits and self._routes.crowds(queue_id, mine, specs, as_of, others=b""):
+                return Outcome(Code.THROTTLING_QUOTA_EXCEEDED)  # asked again
+            self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
             self._routes.tell(queue_id, mine, told_of(routes), as_of)
         else:
             mine = self._mine(name, range(known))

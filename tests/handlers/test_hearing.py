@@ -73,3 +73,58 @@ async def test_a_queue_dropped_elsewhere_is_made_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", heard)
     assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, made)) == {0}
+
+
+async def test_a_source_made_elsewhere_is_known_to_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: a worker that had not heard of it yet refused the route: INVALID_CONFIG."""
+    client = Client()
+    shard: Any = client.worker.routes.serving(0)
+    ids = QueueIds(1)
+    made_elsewhere: list[str] = []
+
+    async def heard(names: Iterable[str | None]) -> None:
+        for name in names:
+            if name in ("a", "b") and client.worker.catalogue.find(name) is None:
+                made_elsewhere.append(name)
+                values = {"name": name, "partitions": 1, "configs": {}}
+                shard.apply(command(Kind.CREATE, ids.new(ShardId(0)), values=values))
+
+    monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", heard)
+    made = {
+        "topics": [
+            {
+                "name": "q",
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": (),
+                "configs": [{"name": "kproxy.route.from", "value": "a"}],
+            }
+        ],
+        "timeout": 1000,
+    }
+    assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, made)) == {0}
+    setting = {"name": "kproxy.route.from", "config_operation": 0, "value": "b"}
+    altered = {"resources": [RESOURCE | {"configs": [setting]}], "validate_only": False}
+    assert codes(await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered)) == {0}
+    assert made_elsewhere == ["a", "b"]
+
+
+async def test_a_queue_made_elsewhere_is_known_to_a_validation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: a worker that had not heard of it yet answered that it can be made."""
+    client = Client()
+    shard: Any = client.worker.routes.serving(0)
+
+    async def heard(names: Iterable[str | None]) -> None:
+        if list(names) == ["q"]:
+            values = {"name": "q", "partitions": 1, "configs": {}}
+            shard.apply(command(Kind.CREATE, ID, values=values))
+
+    monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", heard)
+    asked = {"topics": [{"name": "q", "num_partitions": 1, "replication_factor": 1,
+                         "assignments": (), "configs": ()}],
+             "timeout": 1000, "validate_only": True}  # fmt: skip
+    assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, asked)) == {
+        0, Code.TOPIC_ALREADY_EXISTS,
+    }  # fmt: skip

@@ -227,3 +227,25 @@ async def test_records_that_a_route_held_back_are_looked_at_at_the_next_check(
         clock.now += CHECK_MS
         await all_looks(looks)
         assert held(shard) == 1
+
+
+async def test_a_filter_that_begins_before_the_trim_has_what_it_would_take(tmp_path: Path) -> None:
+    """FAULT: of a filter from the start, records that it had to pass on went."""
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        with pytest.MonkeyPatch.context() as patch:
+            between = Between(shard, patch)
+            looks = retention(shard, clock)
+            await create(shard, QUEUES[0])
+            await shard.append([keep_for(KEEP_MS)]).wait()
+            await shard.append([record(clock)]).wait()
+            clock.now += 2 * KEEP_MS
+            source = shard.state.queue_by_id(QUEUES[0])
+            assert source is not None
+            configs = {"kproxy.route.from": source.name, "kproxy.route.from.start": "true"}
+            values = {"name": "f", "partitions": 1, "configs": configs}
+            between.before = [command(Kind.CREATE, QUEUES[1], values=values)]
+            await all_looks(looks)
+            assert held(shard) == 1
+            assert shard.state.passed_on((QUEUES[0], 0)) == 0
+            assert filed(shard)

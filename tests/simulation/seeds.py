@@ -30,3 +30,22 @@ def named(seed: int) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise
+
+
+SEEN_AT = {
+    "a_local_copy_that_is_not_held_against_the_log": 8,
+    "a_marker_ends_whatever_is_open": 4,
+    "a_plain_commit_supersedes_nothing": 9,
+    "a_publisher_that_does_not_catch_up_behind_its_fence": 30,
+    "an_end_ends_whatever_is_open": 27,
+    "an_end_taken_while_none_was_open_ends_any": 27,
+    "the_last_stable_offset_forgets_others": 4,
+}
+"""The seeds at which mistakes were seen that few seeds show: those from there on come first."""
+
+
+def tried(mistake: str, count: int) -> Iterator[int]:
+    """Yield the seeds below `count` in the order in which a mistake is looked for."""
+    first = SEEN_AT.get(mistake, 0)
+    yield from range(first, count)
+    yield from range(first)

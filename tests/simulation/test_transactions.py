@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.seeds import named, seeds
+from tests.simulation.seeds import named, seeds, tried
 from tests.simulation.transactions_clients import simulated
 from tests.simulation.transactions_mistakes import MISTAKES
 
@@ -39,7 +39,7 @@ def test_a_seed_is_the_same_each_time() -> None:
 
 @pytest.mark.parametrize(("mistake", "seeds"), MISTAKES)
 def test_mistakes_are_seen(mistake: Any, seeds: int) -> None:
-    for seed in range(seeds):
+    for seed in tried(mistake.__name__, seeds):
         with pytest.MonkeyPatch.context() as patch:
             mistakes = mistake(patch)
             try:

@@ -33,7 +33,7 @@ from tests.simulation.cluster import World
 from tests.simulation.disks import SimKv, Threads
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.offset_topic import SimRowsWriter
-from tests.simulation.seeds import named, seeds
+from tests.simulation.seeds import named, seeds, tried
 from tests.simulation.simulation import SHARDS, Simulation
 from tests.simulation.twice import fold_twice
 from tests.simulation.txn_mistakes import TRANSACTION_MISTAKES
@@ -173,7 +173,7 @@ def test_mistakes_are_seen(
     simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
 ) -> None:
     mistake(monkeypatch)
-    _see(partial(simulated, directory=tmp_path), seeds)
+    _see(mistake, partial(simulated, directory=tmp_path), seeds)
 
 
 @pytest.mark.parametrize(("mistake", "seeds"), TRANSACTION_MISTAKES)
@@ -181,12 +181,12 @@ def test_mistakes_around_transactions_are_seen(
     simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
 ) -> None:
     mistake(monkeypatch)
-    _see(partial(simulated, directory=tmp_path, transactions=True), seeds)
+    _see(mistake, partial(simulated, directory=tmp_path, transactions=True), seeds)
 
 
-def _see(run: Callable[[int], Simulation], seeds: int) -> None:
+def _see(mistake: Any, run: Callable[[int], Simulation], seeds: int) -> None:
     seen = []
-    for seed in range(seeds):
+    for seed in tried(mistake.__name__, seeds):
         try:
             run(seed)
         except* AssertionError as group:

@@ -1,5 +1,6 @@
 """Routes as the fold decides them: who defines them, how far they are, what has landed."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -141,6 +142,25 @@ def test_a_filter_begins_at_the_end_or_at_the_start() -> None:
     assert shard.state.passed_on((source, 0)) == 1
 
 
+def test_a_filter_from_the_start_keeps_what_a_passage_is_about_to_take() -> None:
+    """FAULT: the entrance, which keeps nothing, took records that the filter had to pass on."""
+    shard = Routing()
+    source = shard.entrance("s")
+    shard.put(source, 4)
+    assert shard.cut(source, 0, 4).number == 4
+    assert shard.cut(source, 4, 4).number == 4
+    trim = Trim(source, 0, 4, 1, spares=True).envelope()  # on its way, and then comes a filter
+    early = shard.filter("early", "s", start=True)
+    assert shard.apply(trim).number == 0
+    row = shard.state.partition((source, 0))
+    assert row is not None
+    assert (row.log_start, shard.found(source, early).landed) == (0, 0)
+    assert shard.cut(source, 0, 4, early).number == 4
+    assert shard.cut(source, 4, 4, early).number == 4
+    shard.apply(trim)
+    assert row.log_start == 4
+
+
 def test_settings_that_change_begin_a_new_epoch_where_there_are_records() -> None:
     shard = Routing()
     queue_id = shard.entrance("in")
@@ -165,6 +185,79 @@ def test_the_last_of_many_epochs_takes_the_next_ones_place() -> None:
     assert len(epochs) == EPOCHS_MAX
     assert f"e{EPOCHS_MAX + 2}-".encode() in epochs[-1].spec
     assert route_rows.decode_route(shard.found(queue_id, queue_id).encode()).epochs == epochs
+
+
+HOME = next(name for name in map(str, range(9)) if shard_of(name, 2) == 0)
+"""The name of a queue whose home is the first of two shards."""
+
+
+def test_a_change_that_no_epoch_is_left_for_is_refused() -> None:
+    """FAULT: of two changes at once the second took the last one's records along."""
+    shard = Routing()
+    queue_id = shard.entrance("in")
+    for number in range(EPOCHS_MAX):
+        shard.configure(queue_id, **ENTRANCE | {TO: f"{number}-{{key}}"})
+        shard.put(queue_id)
+    before = shard.found(queue_id, queue_id)
+    change = ConfigureQueue(queue_id, {TO: "x-{key}"}, [], False, waits=True).envelope()
+    outcome = shard.apply(change)
+    assert outcome.code == Code.INVALID_CONFIG
+    assert "LAG" in (outcome.message or "")
+    assert shard.found(queue_id, queue_id) == before
+    assert "x" not in shard.queue("in").configs[TO]
+    assert shard.cut(queue_id, 0, 1).number == 1
+    assert shard.cut(queue_id, 1, 2).number == 2
+    assert shard.apply(change).code == Code.NONE
+    assert b"x-{key}" in shard.found(queue_id, queue_id).epochs[-1].spec
+
+
+def test_a_change_from_elsewhere_waits_until_there_is_an_epoch_for_it() -> None:
+    """FAULT: nobody refused it where another worker served the partition."""
+    shard = Routing(0, 2)
+    source, red = shard.make(HOME), QueueId(b"red".ljust(16))
+    for number in range(EPOCHS_MAX):
+        shard.apply(DefineRoute(red, HOME, f"{number}", False, number).envelope())
+        shard.put(source)
+    before = shard.found(source, red)
+    change = DefineRoute(red, HOME, "x", False, 2000, waits=True).envelope()
+    assert shard.apply(change).code == Code.THROTTLING_QUOTA_EXCEEDED
+    assert shard.found(source, red) == before
+    shard.cut(source, 0, 1, red)
+    shard.cut(source, 1, 2, red)
+    assert shard.apply(change).code == Code.NONE
+    assert shard.found(source, red).epochs[-1].spec == b"x"
+
+
+def test_partitions_of_a_changed_route_in_other_shards_wait_as_well() -> None:
+    other = Routing(1, 2)
+    queue_id = QueueId(b"source".ljust(16))
+
+    def assign(number: int, spec: str, *, waits: bool) -> Code:
+        routes = [[queue_id.hex(), spec, False]] if spec else []
+        told = AssignPartitions(queue_id, HOME, 2, number, 0, routes, waits)
+        return other.apply(told.envelope()).code
+
+    for number in range(EPOCHS_MAX):
+        assert assign(number, f"{number}", waits=True) == Code.NONE
+        other.put(queue_id, index=1)
+    before = other.found(queue_id, queue_id, 1)
+    for spec in ("x", ""):
+        assert assign(1000, spec, waits=True) == Code.THROTTLING_QUOTA_EXCEEDED
+    assert other.found(queue_id, queue_id, 1) == before
+    other.cut(queue_id, 0, 1, index=1)
+    other.cut(queue_id, 1, 2, index=1)
+    assert assign(1000, "x", waits=True) == Code.NONE
+    assert other.found(queue_id, queue_id, 1).epochs[-1].spec == b"x"
+
+
+def test_what_a_home_shard_leaves_to_tell_waits_as_its_change_did() -> None:
+    shard = Routing(0, 2)
+    queue_id = shard.entrance(HOME, 2)
+    shard.apply(ConfigureQueue(queue_id, {TO: "x-{key}"}, [], False, waits=True).envelope())
+    shard.apply(GrowQueue(queue_id, 4).envelope())
+    work = shard.state.get(rows.pending_assignment_key(queue_id))
+    assert work is not None
+    assert json.loads(work)["waits"]
 
 
 def test_a_route_that_ends_goes_once_all_before_has_landed() -> None:

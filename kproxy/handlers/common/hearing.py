@@ -6,11 +6,13 @@ all commands in turn, so none is answered here from what was known before it cam
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 from anyio import move_on_after
 
 from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace, slices
+from kproxy.virtual.folds.routes import FROM
 from kproxy.worker.worker import Worker
 
 _KNOWN_S = 5.0
@@ -27,3 +29,19 @@ async def hear_of(worker: Worker, names: Iterable[str | None], pace: Pace) -> No
             await worker.routes.wait_for_catalogue(some)
         if pace.due:
             await pace.rest()
+
+
+async def hear_of_sources(worker: Worker, asked: Iterable[Any], pace: Pace) -> None:
+    """Wait as `hear_of` does for queues that are not known here and that a route is to be from.
+
+    `asked`: what the request has for each queue, with its settings.
+    """
+    unknown: dict[str, None] = {}
+    for one in asked:
+        for setting in one.configs:
+            if setting.name == FROM and setting.value:
+                if worker.catalogue.find(setting.value) is None:
+                    unknown[setting.value] = None
+            if pace.due:
+                await pace.rest()
+    await hear_of(worker, unknown, pace)

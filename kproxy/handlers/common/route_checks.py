@@ -62,8 +62,8 @@ def _too_many_epochs(
 ) -> str | None:
     """Return why a route is not changed once more while so many changes wait for their records.
 
-    The fold keeps so many epochs of a partition; the one that is too many would take the last
-    one's records along. Asked of the partitions that this worker serves.
+    The fold keeps so many epochs of a partition, and refuses or puts off one more. This says so
+    for a validation, too, of the partitions that this worker serves.
     """
     if all(before.get(setting) == values.get(setting) for setting in (FROM, *ROUTE_SPEC)):
         return None

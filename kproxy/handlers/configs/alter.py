@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.hearing import hear_of, hear_of_sources
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
@@ -16,7 +16,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import WAITS_FROM, Level
 from kproxy.metadata.setting import (
     BROKER,
     BROKER_LOGGER,
@@ -65,6 +65,7 @@ async def _altered(
     answers, tickets, slots = [], [], []
     topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
     await hear_of(worker, topics, request.budget)
+    await hear_of_sources(worker, body.resources, request.budget)
     for resource in body.resources:
         answer = {
             "error_code": Code.NONE,
@@ -99,7 +100,9 @@ async def _altered(
                 )  # fmt: skip
                 given, dropped, replaces = values
                 given = signed(worker, request, queue.configs, given, dropped, replace_all=replaces)
-                change = ConfigureQueue(queue.queue_id, given, dropped, replaces).envelope()
+                change = ConfigureQueue(
+                    queue.queue_id, given, dropped, replaces, worker.level.reaches(WAITS_FROM)
+                ).envelope()
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
             continue

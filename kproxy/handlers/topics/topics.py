@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.hearing import hear_of, hear_of_sources
 from kproxy.handlers.common.permitted import denied, forbidden
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.handlers.common.route_checks import check_routes, signed
@@ -43,8 +43,11 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     barred = await _uncreatable(request, named)
-    here = (name for name in named if worker.catalogue.find(name) is not None)
-    await hear_of(worker, here, request.budget)  # they may be gone elsewhere
+    # A queue that is here may be gone elsewhere; for others the fold says so when it is asked.
+    find, validates = worker.catalogue.find, body.validate_only
+    doubtful = (name for name in named if validates or find(name) is not None)
+    await hear_of(worker, doubtful, request.budget)
+    await hear_of_sources(worker, body.topics, request.budget)
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}

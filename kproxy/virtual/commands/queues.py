@@ -90,21 +90,30 @@ class GrowQueue(NamedTuple):
 
 @of_kind(Kind.CONFIGURE, DiskUse.MODEST, turn, publishes=_QUEUE_ROWS, answered_across_workers=True)
 class ConfigureQueue(NamedTuple):
-    """A queue's settings change; `replace_all` drops those that are not given."""
+    """A queue's settings change; `replace_all` drops those that are not given.
+
+    `waits`: refused, or put off, where a partition has no room for the epoch of a route that it
+    begins. Needs the level WAITS_FROM.
+    """
 
     queue_id: QueueId
     given: dict[str, str]
     dropped: list[str]
     replace_all: bool
+    waits: bool = False
 
     def envelope(self) -> Envelope:
-        body = body_of(set=self.given, drop=self.dropped, all=self.replace_all)
+        more = {"waits": True} if self.waits else {}
+        body = body_of(set=self.given, drop=self.dropped, all=self.replace_all, **more)
         return Envelope(Kind.CONFIGURE, self.queue_id, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ConfigureQueue":
         values = values_of(envelope)
-        return ConfigureQueue(envelope.queue_id, values["set"], values["drop"], values["all"])
+        return ConfigureQueue(
+            envelope.queue_id, values["set"], values["drop"], values["all"],
+            values.get("waits", False),
+        )  # fmt: skip
 
 
 @of_kind(
@@ -145,7 +154,7 @@ class AssignPartitions(NamedTuple):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
     `as_of`: the log offset in the home shard at which that was decided. `routes`: all routes from
-    the queue (`route_fold.to_tell`).
+    the queue (`route_fold.to_tell`). `waits`: as in CONFIGURE, put off where there is no room.
     """
 
     queue_id: QueueId
@@ -154,10 +163,13 @@ class AssignPartitions(NamedTuple):
     as_of: int
     time_ms: int
     routes: Sequence[Sequence[Any]] = ()
+    waits: bool = False
 
     def envelope(self) -> Envelope:
-        routes = {"routes": self.routes} if self.routes else {}
-        body = body_of(name=self.name, partitions=self.partitions, **routes)
+        more: dict[str, Any] = {"routes": self.routes} if self.routes else {}
+        if self.waits:
+            more["waits"] = True
+        body = body_of(name=self.name, partitions=self.partitions, **more)
         return Envelope(
             Kind.ASSIGN_PARTITIONS,
             self.queue_id,
@@ -176,6 +188,7 @@ class AssignPartitions(NamedTuple):
             envelope.number,
             envelope.time_ms,
             values.get("routes", ()),
+            values.get("waits", False),
         )
 
 

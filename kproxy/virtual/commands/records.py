@@ -110,20 +110,32 @@ class Compact(NamedTuple):
         )
 
 
+_SPARES = b"\1"
+
+
 @of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
 class Trim(NamedTuple):
-    """Records before `log_start` go; -1 stands for all there are."""
+    """Records before `log_start` go; -1 stands for all there are.
+
+    `spares`: but what a route has to pass on, by the time that it is applied. Needs the level
+    SPARES_FROM.
+    """
 
     queue_id: QueueId
     partition: int
     log_start: int
     time_ms: int = 0
+    spares: bool = False
 
     def envelope(self) -> Envelope:
         return Envelope(
-            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms
-        )
+            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms,
+            body=_SPARES if self.spares else b"",
+        )  # fmt: skip
 
     @staticmethod
     def decode(envelope: Envelope) -> "Trim":
-        return Trim(envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms)
+        return Trim(
+            envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms,
+            envelope.body == _SPARES,
+        )  # fmt: skip

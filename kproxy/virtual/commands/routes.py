@@ -47,7 +47,7 @@ class DefineRoute(NamedTuple):
     """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
 
     Void where a later one of its definer was there before. `as_of`: a log offset of the definer's
-    home shard.
+    home shard. `waits`: as in CONFIGURE, put off where there is no room.
     """
 
     definer: QueueId
@@ -55,10 +55,12 @@ class DefineRoute(NamedTuple):
     spec: str
     from_start: bool
     as_of: int
+    waits: bool = False
 
     def envelope(self) -> Envelope:
+        more = {"waits": True} if self.waits else {}
         body = orjson.dumps(
-            {"source": self.source, "spec": self.spec, "from_start": self.from_start}
+            {"source": self.source, "spec": self.spec, "from_start": self.from_start, **more}
         )
         return Envelope(Kind.ROUTE, self.definer, number=self.as_of, body=body)
 
@@ -67,7 +69,7 @@ class DefineRoute(NamedTuple):
         values = orjson.loads(envelope.body)
         return DefineRoute(
             envelope.queue_id, values["source"], values["spec"], values["from_start"],
-            envelope.number,
+            envelope.number, values.get("waits", False),
         )  # fmt: skip
 
 

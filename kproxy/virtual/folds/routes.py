@@ -222,6 +222,32 @@ class RouteFold:
 
     # -- routes beside the records
 
+    def passed_on(self, source: PartitionKey, most: int) -> int:
+        """Return the offset before which all routes have passed on what there was, or `most`."""
+        found = self._state.scan(*ROUTES.range(source))
+        return min((route_rows.decode_route(data).landed for _, data in found), default=most)
+
+    def crowds(
+        self, queue_id: QueueId, indexes: Iterable[int], told: Mapping[QueueId, bytes], as_of: int,
+        others: bytes | None = None,
+    ) -> bool:  # fmt: skip
+        """Return whether one of these partitions has no room for the epoch that a spec begins.
+
+        It would take the last one's place, whose records then go elsewhere. `told`: specs by
+        definer. `others`: the spec of any other; None: they do not change.
+        """
+        mine = set(indexes)
+        for start, end in route_rows.queue_ranges(queue_id):
+            for key, data in self._state.scan(start, end):
+                source, definer = ROUTES.parts(key)
+                spec = told.get(definer, others)
+                if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
+                    continue
+                row, route = self._state.partition(source), route_rows.decode_route(data)
+                if row is not None and route.as_of < as_of and _is_crowded(route, row):
+                    return True
+        return False
+
     def tell(
         self, queue_id: QueueId, indexes: Iterable[int], routes: Sequence[Told], as_of: int
     ) -> None:
@@ -419,6 +445,11 @@ class RouteFold:
             if self._state.get(key) is not None:
                 self._state.put(key, None)
         return Outcome(Code.NONE)
+
+
+def _is_crowded(route: Route, row: Partition) -> bool:
+    """Return whether all epochs that there may be have records, or may have."""
+    return len(route.epochs) >= EPOCHS_MAX and route.epochs[-1].start < row.next_offset
 
 
 def _turned(route: Route, row: Partition, spec: bytes, as_of: int) -> Route:

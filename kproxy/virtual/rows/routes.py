@@ -22,8 +22,8 @@ _ROUTE = struct.Struct(">BQQHQQH")
 _EPOCH = struct.Struct(">QI")
 _DEFINITION = struct.Struct(">16sQBI")
 EPOCHS_MAX = 64
-"""The most epochs of one route; with as many, the last one takes the next one's place. AlterConfigs
-refuses such a change where it sees the partition (`handlers.common.route_checks`).""" ""
+"""The most epochs of one route. With as many, a change is refused or put off until more is passed
+on; below the level WAITS_FROM, and of a definer that goes, it takes the last one's place."""
 DEFINITIONS_MAX = 100
 """The most definitions of routes from one queue; of ended ones the oldest are forgotten."""
 SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX = 2000, 10_000
