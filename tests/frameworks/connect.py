@@ -47,7 +47,7 @@ class ConnectWorker(JavaProgram):
     """A distributed worker of Kafka Connect; asked over its REST interface."""
 
     def __init__(self, address: str, group: str, directory: Path, **more: Any) -> None:
-        """`more`: settings, with "_" for ".", beyond those that it needs."""
+        """Take `more`: settings, with "_" for ".", beyond those that it needs."""
         self.port = free_port()
         self.name = f"127.0.0.1:{self.port}"
         text = "org.apache.kafka.connect.storage.StringConverter"
@@ -70,7 +70,9 @@ class ConnectWorker(JavaProgram):
         )  # fmt: skip
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """What the REST interface answers; None where there is no such thing, or not now."""
+        """Return the answer of the REST interface; None where there is no such thing, or not
+        now.
+        """
         request = urllib.request.Request(
             f"http://{self.name}{path}", method=method,
             data=None if body is None else json.dumps(body).encode(),
@@ -99,18 +101,18 @@ class ConnectWorker(JavaProgram):
         eventually(lambda: self.ask(path, "PUT", dict(settings)), 30)
 
     def state(self, connector: str) -> str | None:
-        """Of its task, as "RUNNING"; None where it has none."""
+        """Return the state of its task, as "RUNNING"; None where it has none."""
         status = self.ask(f"/connectors/{connector}/status") or {}
         states = [task["state"] for task in status.get("tasks", ())]
         assert "FAILED" not in states, (status, self.last_words())
         return states[0] if states and status["connector"]["state"] == states[0] else None
 
     def runner(self, connector: str) -> str | None:
-        """The address of the worker that has its task."""
+        """Return the address of the worker that has its task."""
         status = self.ask(f"/connectors/{connector}/status") or {}
         return next((str(task["worker_id"]) for task in status.get("tasks", ())), None)
 
     def offsets(self, connector: str) -> list[Any]:
-        """What is stored of where it stands."""
+        """Return the stored offsets of where it stands."""
         found = self.ask(f"/connectors/{connector}/offsets") or {}
         return [one["offset"] for one in found.get("offsets", ())]

@@ -14,13 +14,13 @@ from tests.real_kafka import Kafka
 from tests.workers import Site
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "0")
-RECORDS = 20  # of a topic
+RECORDS = 20  # for each topic
 GROUP = "mirrored-group"
 TOGETHER_S = 240  # until 200 topics are mirrored
 
 
 def mirror(source: str, target: str, directory: Path, prefix: str) -> JavaProgram:
-    """MirrorMaker from one address to another, for topics of a prefix."""
+    """Return MirrorMaker from one address to another, for topics of a prefix."""
     factors = {
         f"{kind}.replication.factor": 1
         for kind in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic",
@@ -45,7 +45,7 @@ def mirror(source: str, target: str, directory: Path, prefix: str) -> JavaProgra
 
 
 def fill(address: str, topics: list[str]) -> None:
-    """Records with keys, headers and times, and for each topic what a group has read."""
+    """Write records with keys, headers and times, and for each topic what a group has read."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     new = [NewTopic(topic, 1, 1, config={"retention.ms": "172800000"}) for topic in topics]
     for future in admin.create_topics(new).values():
@@ -55,7 +55,7 @@ def fill(address: str, topics: list[str]) -> None:
     )
     assert known
     producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 20})
-    began_ms = int(time.time() * 1000) - 3_600_000  # what is older a real Kafka soon deletes
+    began_ms = int(time.time() * 1000) - 3_600_000  # a real Kafka soon deletes older ones
     for number in range(RECORDS):
         for topic in topics:
             producer.produce(
@@ -67,7 +67,7 @@ def fill(address: str, topics: list[str]) -> None:
 
 
 def commit(address: str, group: str, topics: list[str]) -> None:
-    """As a consumer that has read each topic to its end.
+    """Commit as a consumer that has read each topic to its end.
 
     An older offset MirrorMaker translates only if it ran when the record was written.
     """
@@ -80,7 +80,7 @@ def commit(address: str, group: str, topics: list[str]) -> None:
 
 
 def contents(address: str, topics: list[str]) -> dict[str, list[object]]:
-    """All records of each topic, once all are there."""
+    """Return all records of each topic, once all are there."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "log_level": 0,
          "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -103,7 +103,7 @@ def contents(address: str, topics: list[str]) -> dict[str, list[object]]:
 
 
 def translated(address: str, group: str) -> dict[str, int]:
-    """What the group has committed at the target."""
+    """Return the offsets that the group has committed at the target."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     return {one.topic: one.offset for one in asked[group].result().topic_partitions}

@@ -64,7 +64,7 @@ class Application:
         eventually(lambda: self.state == "RUNNING", 90)
 
     def look_up(self, word: str) -> int:
-        """An interactive query: what this instance's store has."""
+        """Ask an interactive query: what this instance's store has."""
         assert self.process.stdin
         count = len(self.said)
         self.process.stdin.write(word + "\n")
@@ -101,7 +101,7 @@ def application(site: Site, name: str, directory: Path, *settings: str) -> Itera
 
 
 def write(site: Site, queue: str, first: int, count: int) -> Counter[str]:
-    """Lines of words; how often each was written."""
+    """Write lines of words; return how often each was written."""
     producer = Producer({"bootstrap.servers": site.address, "log_level": 0, "linger.ms": 5})
     written: Counter[str] = Counter()
     for number in range(first, first + count):
@@ -113,7 +113,7 @@ def write(site: Site, queue: str, first: int, count: int) -> Counter[str]:
 
 
 def lag(site: Site, group: str) -> int:
-    """Records that the application has not committed, of all it reads."""
+    """Return records that the application has not committed, of all it reads."""
     admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     committed = asked[group].result().topic_partitions
@@ -159,7 +159,7 @@ def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) ->
 
 
 def counts_written(site: Site, name: str) -> dict[str, list[int]]:
-    """Each word's counts, as a reader of committed records finds them in the output."""
+    """Return each word's counts, as a reader of committed records finds them in the output."""
     found: dict[str, list[int]] = {word: [] for word in WORDS}
     parts = [TopicPartition(f"{name}-out", number, 0) for number in range(2)]
     for messages in transactions.messages(site.address, parts).values():
@@ -169,7 +169,7 @@ def counts_written(site: Site, name: str) -> dict[str, list[int]]:
 
 
 def one_to(written: Counter[str]) -> dict[str, list[int]]:
-    """Each count once: every word was counted when it came, and never again."""
+    """Return each count once: every word was counted when it came, and never again."""
     return {word: list(range(1, written[word] + 1)) for word in WORDS}
 
 
@@ -192,7 +192,7 @@ def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills
         return counted(running).total() > written.total() - 12_000 + 500
 
     for number in range(kills):
-        # Where its state is kept, so is its id: the next instance ends at once what it left open.
+        # Its id is kept with its state: the next instance ends at once the transaction left open.
         directory = tmp_path / (str(number) if state == "lost" else "state")
         with application(site, name, directory, once, seldom) as killed:
             killed.running()

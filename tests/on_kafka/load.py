@@ -46,7 +46,7 @@ class Load:
         return sum(map(len, self.acknowledged.values()))
 
     def wait_for(self, more: int, seconds: float = 60) -> None:
-        """Until so many more records were acknowledged than now."""
+        """Wait until so many more records were acknowledged than now."""
         wanted, end = self.count() + more, time.monotonic() + seconds
         while self.count() < wanted:
             assert time.monotonic() < end, f"{wanted - self.count()} records not acknowledged"
@@ -111,7 +111,7 @@ class Load:
         consumer.close()
 
     def check(self) -> None:
-        """After the block: what was acknowledged is what was read."""
+        """Check after the block: the acknowledged records are the ones read."""
         assert not self.refused, self.refused[:3]
         assert not self.consumer_errors, self.consumer_errors[:3]
         assert self.count() == self.sent > 0

@@ -25,7 +25,9 @@ def wire_to(worker: Served) -> Wire:
 
 
 def read(wire: Wire, queue: str) -> int:
-    """The code of a Fetch; whoever does not lead the partition refuses what is forbidden first."""
+    """Return the code of a Fetch; a worker that does not lead the partition refuses by rights
+    first.
+    """
     return int(wire.fetch(queue, 0).error_code)
 
 

@@ -1,4 +1,6 @@
-"""What waits on a Kafka: copied forward as its log is trimmed, found by a worker without it."""
+"""The delayed records on a Kafka: copied forward as its log is trimmed, found by a worker without
+it.
+"""
 
 import shutil
 import time

@@ -69,7 +69,7 @@ class Java(threading.Thread):
 
 
 def unserved_s(events: list[dict[str, object]], since: float) -> dict[int, float]:
-    """The longest that nobody served each shard, in seconds."""
+    """Return the longest that nobody served each shard, in seconds."""
     serving: dict[int, int] = {}
     gone: dict[int, float] = {}
     longest: dict[int, float] = {}
@@ -129,7 +129,7 @@ def test_a_rolling_restart_under_load_is_not_noticed(kafka: Kafka, tmp_path: Pat
 
 
 def _end_all(workers: Workers) -> None:
-    """All at once: nobody is left to hand anything to, and nobody waits for long."""
+    """End all at once: nobody is left to hand anything to, and nobody waits for long."""
     for worker in workers.workers:
         worker.process.send_signal(signal.SIGTERM)
     for worker in workers.workers:

@@ -25,7 +25,7 @@ QUICK = ("--group-initial-rebalance-delay-ms", "200", "--group-consumer-heartbea
 
 
 def group_of_worker(workers: Workers, index: int, like: str) -> str:
-    """A group id whose coordinator is this worker."""
+    """Return a group id whose coordinator is this worker."""
     owners = workers.wait_balanced()
     names = (f"{like}-{i}" for i in range(1000))
     return next(n for n in names if owners[shard_of(n, workers.shards)] == index)
@@ -136,7 +136,7 @@ def test_an_embedded_restart_keeps_groups(tmp_path: Path) -> None:
 
 
 def everything_said(wire: Wire, queues: list[str], groups: list[str]) -> list[Any]:
-    """Answers about queues and groups, byte for byte but for leader epochs."""
+    """Return answers about queues and groups, byte for byte but for leader epochs."""
     said: list[Any] = []
     for queue in queues:
         said.append((queue, wire.list_offset(queue, -2).offset, wire.list_offset(queue, -1).offset))
@@ -268,7 +268,7 @@ def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Pa
 
 
 def kept_offsets(workers: Workers, owners: dict[int, int]) -> set[str]:
-    """Names of queues on which some group's offset is left on a disk, '' for a queue not there."""
+    """Return names of queues with some group's offset left on a disk, '' for an absent queue."""
     from kproxy.store.rocks import RocksKv
     from kproxy.virtual.rows import queues as rows
 

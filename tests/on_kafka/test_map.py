@@ -36,7 +36,7 @@ def records(kafka: Kafka, topic: str) -> list[tuple[bytes, bytes | None]]:
 
 
 def maps(kafka: Kafka, topic: str) -> tuple[ClusterMap, ClusterMap]:
-    """As who followed the topic has it, and as who reads it after compaction."""
+    """Return the map of a follower of the topic, and of a reader after compaction."""
     followed, compacted = ClusterMap(SHARDS), ClusterMap(SHARDS)
     last: dict[bytes, Any] = {}
     for key, value in records(kafka, topic):

@@ -27,7 +27,7 @@ SOON_BACK = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500"
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
-    """A Kafka that a test may kill."""
+    """Yield a Kafka that a test may kill."""
     (tmp_path / "kafka").mkdir()
     running = Kafka(tmp_path / "kafka", more=SOON_BACK)
     try:
@@ -78,7 +78,7 @@ def test_away_for_long_is_answered_with_retriable_errors_in_bounded_memory(
             assert refused <= {6, 7}  # not leader, timed out: clients try again
             flood(worker)
             assert worker.rss() - used < 150 << 20
-            assert wire.fetch("q", 0).high_watermark == 1  # what there is can be read meanwhile
+            assert wire.fetch("q", 0).high_watermark == 1  # present records can be read meanwhile
             own_kafka.start()
             own_kafka.wait_ready()
             eventually(lambda: wire.produce("q", batch(b"after")).error_code == 0, 30)
@@ -89,7 +89,7 @@ def _code(answer: Any) -> int:
 
 
 def flood(worker: Served) -> None:
-    """100 MB of produces that nobody can take, over ten connections."""
+    """Send 100 MB of produces that nobody can take, over ten connections."""
     wires = [Wire(worker.host, worker.port, seconds=60) for _ in range(10)]
     for wire in wires:
         wire.socket.settimeout(0.3)

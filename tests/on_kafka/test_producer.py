@@ -55,7 +55,7 @@ def topic(kafka: Kafka, name: str, **configs: str) -> str:
 
 
 class Came:
-    """What came back, by tag; `wait` until there are so many."""
+    """The reports that came back, by tag; `wait` until there are so many."""
 
     def __init__(self) -> None:
         self.found: dict[int, int | None] = {}
@@ -73,7 +73,7 @@ class Came:
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """As kproxy is served."""
+    """Return the loop that kproxy is served on."""
     return "asyncio", {"use_uvloop": True}
 
 

@@ -14,7 +14,7 @@ _WITHIN_S = 1.0
 
 
 def throttled(worker: Served) -> bool:
-    """Each time by another connection: none is muted for that."""
+    """Ask each time by another connection: none is muted for that."""
     with Wire(worker.host, worker.port) as wire:
         told = wire.call(ApiKey.LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
     return bool(told.throttle_time)

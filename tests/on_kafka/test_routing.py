@@ -25,7 +25,7 @@ def workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def other(workers: Workers, name: str) -> Served:
-    """A worker that does not serve this queue or group."""
+    """Return a worker that does not serve this queue or group."""
     owner = workers.owner(name)
     return next(worker for worker in workers.workers if worker is not owner)
 

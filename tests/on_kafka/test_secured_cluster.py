@@ -29,12 +29,12 @@ OPERATIONS = {
     ("GROUP", f"{PREFIX}-"): "READ",
     ("TRANSACTIONAL_ID", f"{PREFIX}-"): "WRITE DESCRIBE",
 }
-"""By prefix; docs/security.md says the same."""
+"""The rules by prefix; docs/security.md says the same."""
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kafka, Path]]:
-    """A Kafka, and a file of client settings that lets a user in who may just enough."""
+    """Yield a Kafka, and a file of client settings of a user who may do just enough."""
     directory = tmp_path_factory.mktemp("kafka")
     authority = Authority(directory / "certificates")
     issued = authority.authority.issue_cert("localhost", "127.0.0.1")

@@ -42,7 +42,7 @@ def flags(kafka: Kafka, prefix: str, shards: int = 2) -> tuple[str, ...]:
 
 
 def refusal(data_dir: Path, *given: str) -> str:
-    """The one line of a kproxy that does not start."""
+    """Return the one line of a kproxy that does not start."""
     server = Served(data_dir, "--http-listen", "off", *given)
     try:
         assert server.process.wait(30) in (1, 2)
@@ -53,7 +53,7 @@ def refusal(data_dir: Path, *given: str) -> str:
 
 
 def make(kafka: Kafka, prefix: str, shards: int = 2) -> None:
-    """The four topics as kproxy makes them."""
+    """Make the four topics as kproxy makes them."""
     site = Upstream(
         servers=kafka.address, prefix=prefix, client={}, connectivity=Connectivity(kafka.address)
     )
@@ -186,7 +186,7 @@ def answers(port: int) -> bool:
 
 
 def nodes(port: int) -> set[int] | None:
-    """The ports of all nodes that this one tells of, or None where it does not answer."""
+    """Return the ports of all nodes that this one tells of, or None where it does not answer."""
     try:
         with Wire("127.0.0.1", port, seconds=15) as wire:
             return {broker.port for broker in wire.metadata("q").brokers}
@@ -224,7 +224,7 @@ def test_workers_under_a_supervisor(kafka: Kafka, tmp_path: Path) -> None:
         assert parent.stderr
         counted = (line for line in parent.stderr if "counters" in line)
         assert next(counted)
-        assert next(counted)  # of each worker
+        assert next(counted)  # for each worker
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(30) == 0
     finally:
@@ -253,7 +253,7 @@ def alive(parent: subprocess.Popen[Any]) -> set[int]:
 
 
 def lives(child: psutil.Process) -> bool:
-    """Neither dead nor waiting to be reaped; the supervisor reaps while we look."""
+    """Whether it is neither dead nor waiting to be reaped; the supervisor reaps while we look."""
     try:
         return bool(child.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -33,7 +33,7 @@ def log_bounds(kafka: Kafka, topic: str, partition: int) -> tuple[int, int]:
 
 
 def records(kafka: Kafka, topic: str, partition: int) -> list[Any]:
-    """Every record of a partition, as the real Kafka has it."""
+    """Return every record of a partition, as the real Kafka has it."""
     start, end = log_bounds(kafka, topic, partition)
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "raw"})
     consumer.assign([TopicPartition(topic, partition, start)])
@@ -53,7 +53,9 @@ def fill(wire: Wire, queue: str, count: int, size: int = 10_000) -> None:
 
 
 def contents(wire: Wire, queue: str) -> list[tuple[int, bytes]]:
-    """Every batch of a queue from its start on, without what kproxy writes into its header."""
+    """Return every batch of a queue from its start on, without what kproxy writes into its
+    header.
+    """
     offset = wire.list_offset(queue, -2).offset
     found: list[tuple[int, bytes]] = []
     while True:
@@ -228,7 +230,9 @@ def test_a_log_truncated_behind_a_local_copy(kafka: Kafka, tmp_path: Path) -> No
 
 
 def truncate(kafka: Kafka, workers: Workers, keep: int) -> None:
-    """The data topic anew with its first records, and then the others again in other places."""
+    """Make the data topic anew with its first records, and then the others again in other
+    places.
+    """
     topic = f"{workers.prefix}-data"
     kept = [(m.key(), m.value()) for m in records(kafka, topic, 0)]
     admin = AdminClient({"bootstrap.servers": kafka.address})

@@ -59,7 +59,7 @@ def upstream(kafka: Kafka, prefix: str, shards: int = 1) -> Upstream:
 
 @contextmanager
 def opened(directory: Path, link: DataLink, index: int = 0, shards: int = 1) -> Iterator[Shard]:
-    """An empty shard on a partition of the data topic."""
+    """Open an empty shard on a partition of the data topic."""
     segments = Segments(directory / "log")
     disk_space = DiskSpace(directory, 1)
 
@@ -157,7 +157,7 @@ def test_a_fenced_writers_rows_are_not_published(kafka: Kafka) -> None:
 
 
 def write_raw(kafka: Kafka, workers: Workers, shard: int, *envelopes: Envelope) -> None:
-    """What another worker appends."""
+    """Append envelopes as another worker."""
     producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 0})
     for counter, envelope in enumerate(envelopes):
         envelope.writer, envelope.counter = 7, counter

@@ -1,4 +1,4 @@
-"""Loads of clients that mean no good, on 127.0.0.1 alone: `python -m tests.scale.attackers KIND`.
+"""The loads of hostile clients, on 127.0.0.1 alone: `python -m tests.scale.attackers KIND`.
 
 Each prints `ready` once it is at work, and ends with its standard input.
 """
@@ -26,7 +26,7 @@ async def opened(
 
 
 async def silent(ports: list[int]) -> None:
-    """10,000 connections of 5,000 addresses that say nothing, made again where they are ended."""
+    """Hold 10,000 silent connections of 5,000 addresses, made again where they are ended."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(number: int) -> None:
@@ -43,7 +43,7 @@ async def silent(ports: list[int]) -> None:
 
 
 async def guesses(ports: list[int]) -> None:
-    """2,000 passwords by PLAIN, of 200 addresses, in half a minute."""
+    """Guess 2,000 passwords by PLAIN, of 200 addresses, in half a minute."""
 
     async def one(number: int) -> None:
         await asyncio.sleep(number / 2000 * 30)
@@ -59,7 +59,7 @@ async def guesses(ports: list[int]) -> None:
 
 
 async def scrapers(ports: list[int]) -> None:
-    """100 that ask for pages again and again, without waiting for the answers."""
+    """Ask by 100 for pages again and again, without waiting for the answers."""
 
     async def one(number: int) -> None:
         while True:
@@ -75,7 +75,7 @@ async def scrapers(ports: list[int]) -> None:
 
 
 async def reconnecting(ports: list[int]) -> None:
-    """1,000 clients that have no right to more, and come again for it."""
+    """Connect 1,000 clients that have no right to more, and come again for it."""
     frame = encode_request(ApiKey.PRODUCE, 9, 1, produce_values("q", batch(bytes(10_000))))
     frame = frame.replace(b"kproxy", b"greedy", 1)
 

@@ -16,7 +16,7 @@ from tests.wire import Wire, produce_values
 MIB = 1 << 20
 YEAR_MS = 365 * 24 * 3600 * 1000
 RECORDS, IN_FLIGHT = 64, 4
-"""Of a batch: each is due at another time, and so is a batch of its own until then."""
+"""The records of a batch: each is due at another time, and so is a batch of its own until then."""
 
 
 def wait_for_a_year(wire: Wire, queue: str, count: int) -> None:

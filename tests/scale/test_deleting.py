@@ -52,7 +52,7 @@ def p(values: list[float], share: float) -> float:
 
 
 def fill(site: Site, names: list[str]) -> None:
-    """A record in each, many in a request, to who serves them."""
+    """Write a record in each, many in a request, to the worker that serves them."""
     by_port: dict[int, list[str]] = {}
     if isinstance(site, Workers):
         owners = site.owners()
@@ -121,7 +121,9 @@ def test_embedded(tmp_path: Path) -> None:
 
 
 def rows_left(server: Served) -> int:
-    """Entries of the `kproxy queues` pages, as a check that nothing of the dead is listed."""
+    """Return entries of the `kproxy queues` pages, as a check that nothing of the dead is
+    listed.
+    """
     with server.wire("live") as wire:
         values = {"topics": (), "response_partition_limit": 2000, "cursor": None}
         return len(wire.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, values).topics)

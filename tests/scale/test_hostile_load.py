@@ -1,4 +1,4 @@
-"""What an honest user has of a kproxy while a great many others mean no good.
+"""The service to an honest user of a kproxy while a great many others mean no good.
 
 The figures are of a machine that does nothing else: with 2 cores all logins take 0.2 s at most once
 the attack goes on, and 0.7 s as it begins. On a busy machine they are those of its scheduler, for
@@ -29,7 +29,7 @@ LOGIN_S, PROBE_S, P99_S = 1.0, 1.0, 0.25
 
 @contextmanager
 def attacking(*kinds: tuple[str, list[int]]) -> Iterator[None]:
-    """Processes that give way to others: this machine is theirs as well."""
+    """Run processes that give way to others: this machine is theirs as well."""
     running = []
     try:
         for kind, ports in kinds:

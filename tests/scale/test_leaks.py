@@ -33,7 +33,7 @@ SMALL = (
     "--group-initial-rebalance-delay-ms", "0",
 )  # fmt: skip
 GROWTH_MAX = 0.03
-NOISE_BYTES = 4 << 20  # what an allocator gives back late
+NOISE_BYTES = 4 << 20  # an allocator gives so much back late
 
 
 class Users:
@@ -81,7 +81,7 @@ class Users:
     # -- what they do, a round each
 
     def write(self) -> None:
-        """A new producer for ten new queues and a hundred old ones; the oldest ten go."""
+        """Write by a new producer for ten new queues and a hundred old ones; the oldest ten go."""
         failed: list[object] = []
         producer = Producer(self._client(**{"enable.idempotence": True, "linger.ms": 5}))
         names = [f"life-{self._born + i}" for i in range(10)]
@@ -101,7 +101,7 @@ class Users:
                 future.result()
 
     def read(self) -> None:
-        """A new group reads, commits, leaves and is deleted."""
+        """Read by a new group, which commits, leaves and is deleted."""
         if not (alive := self._alive()):
             return
         group = f"group-{self.rounds.get('read', 0)}"
@@ -118,7 +118,7 @@ class Users:
             future.result()
 
     def follow(self) -> None:
-        """A fetch session over a hundred queues, with long polls."""
+        """Follow a hundred queues by a fetch session, with long polls."""
         if not (alive := self._alive()):
             return
         consumer = Consumer(self._client(**{"group.id": "nobody", "enable.auto.commit": False}))
@@ -129,7 +129,7 @@ class Users:
         consumer.close()
 
     def operate(self) -> None:
-        """What people and tools ask."""
+        """Ask as people and tools do."""
         self._admin.list_topics(timeout=60)
         self._admin.list_consumer_groups(request_timeout=60).result()
         if alive := self._alive():
@@ -139,7 +139,7 @@ class Users:
         AdminClient(self._client()).list_topics(timeout=60)
 
     def offend(self) -> None:
-        """Connections that send nonsense, stop inside a request, or leave at once."""
+        """Connect to send nonsense, stop inside a request, or leave at once."""
         for address in self.site.address.split(","):
             host, _, port = address.partition(":")
             for sent in (b"", b"\0\0\1\0half", b"\x7f\xff\xff\xff", self.random.randbytes(60)):
@@ -148,7 +148,7 @@ class Users:
 
 
 class Held:
-    """What a worker's process holds, sampled."""
+    """The memory of a worker's process, sampled."""
 
     def __init__(self, name: str, worker: Served) -> None:
         self.name = name
@@ -160,7 +160,7 @@ class Held:
         self.samples.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
 
     def median(self, start: float, end: float) -> tuple[float, ...]:
-        """Of each kind, over a part of the time (0 to 1)."""
+        """Return the median of each kind, over a part of the time (0 to 1)."""
         count = len(self.samples)
         part = self.samples[int(count * start) : max(int(count * end), int(count * start) + 1)]
         return tuple(statistics.median(column) for column in zip(*part, strict=True))

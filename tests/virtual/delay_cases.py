@@ -16,12 +16,12 @@ KEY: PartitionKey = (Q, 1)
 
 
 def waiting(due_ms: int, *values: bytes, **more: Any) -> bytes:
-    """A batch that waits until then."""
+    """Return a batch that waits until then."""
     return stamped(batch(*(values or (b"v",)), **more), due_ms)
 
 
 def mixed(*dues: int) -> bytes:
-    """A batch of records that are due one after another."""
+    """Return a batch of records that are due one after another."""
     made = bytearray(stamped(batch(*[b"m"] * len(dues), times=dues), min(dues)))
     made[22] &= ~8
     return stamped(bytes(made), None)
@@ -67,7 +67,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
 
 
 def story() -> list[Envelope]:
-    """A log's next envelopes in shard 0 of 2."""
+    """Return a log's next envelopes in shard 0 of 2."""
     queue = QueueId(b"d" * 16)
     key: PartitionKey = (queue, 0)
     first = waiting(50, producer_id=9, epoch=0, sequence=0)

@@ -77,7 +77,7 @@ class Model:
         return self.append(part, envelope.body)
 
     def forget(self, queue: bytes, index: int, producer_id: int) -> None:
-        """A producer was not used for long."""
+        """Forget a producer that was not used for long."""
         parts = self.partitions.get(queue, [])
         if index < len(parts):
             parts[index].sent.pop(producer_id, None)

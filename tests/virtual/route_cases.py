@@ -32,14 +32,14 @@ def ship(
     part: int = 0, *, only: bool = False, salt: int = 0, time_ms: int = 1, look_ms: int = 1,
     configs: dict[str, str] | None = None, after: int = -1,
 ) -> Envelope:  # fmt: skip
-    """A SHIP; of what nothing is said nothing depends."""
+    """Return a SHIP; nothing depends on unnamed fields."""
     return Ship.envelope(
         source, definer, through, part, batches, only=only, salt=salt, time_ms=time_ms,
         look_ms=look_ms, configs=configs or {}, after=after,
     )  # fmt: skip
 
 
-_AT = 86  # where batches begin in the body of SHIP
+_AT = 86  # the place of batches in the body of SHIP
 SHIP = Ship(
     KEY, OTHER, 1 << 40, 3, [Target("a", _AT, len(ONE)), Target("b.c", _AT + len(ONE), len(TWO))],
     False, 1 << 60, 9, -7, CONFIGS,
@@ -82,12 +82,12 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
 
 
 def names_of(shard: int, shards: int = 2, prefix: str = "n") -> list[str]:
-    """Ten names of queues whose home is this shard."""
+    """Return ten names of queues whose home is this shard."""
     return [n for n in (f"{prefix}{i}" for i in range(200)) if shard_of(n, shards) == shard][:10]
 
 
 def story(start: int) -> list[Envelope]:
-    """A log's next envelopes in shard 0 of 2, from this log offset on."""
+    """Return a log's next envelopes in shard 0 of 2, from this log offset on."""
     entrance, filtered, far, source, late = (QueueId(bytes([200 + i]) * 16) for i in range(5))
     mine, others = names_of(0, prefix="story"), names_of(1, prefix="story")
 

@@ -95,8 +95,11 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
 
 
 def story(start: int, queue_id: QueueId, group: Callable[[str], Envelope]) -> list[Envelope]:
-    """A log's next envelopes, from this log offset on. `group` makes one: it is not there yet."""
-    key = (queue_id, 1)  # of "shared" this one lives in shard 0 of 2
+    """Return a log's next envelopes, from this log offset on.
+
+    `group` makes a group, which is not there yet.
+    """
+    key = (queue_id, 1)  # this partition of "shared" lives in shard 0 of 2
 
     def put(action: ShareAction, epoch: int, at: int = LATEST, since_ms: int = -1) -> Envelope:
         return SetShares("s", [ShareChange(key, action, epoch, at, since_ms)], 1).envelope()

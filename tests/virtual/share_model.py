@@ -37,7 +37,7 @@ class ShareModel:
     def __init__(self) -> None:
         self.queues: dict[PartitionKey, PlainQueue] = {}
         self.shares: dict[tuple[PartitionKey, str], PlainShare] = {}
-        self.owed: list[tuple[PartitionKey, str, int, int]] = []  # of single records: offset, count
+        self.owed: list[tuple[PartitionKey, str, int, int]] = []  # single records: offset, count
 
     def set(self, group: str, change: ShareChange, since: int) -> None:
         queue, place = self.queues.get(change.key), (change.key, group)

@@ -48,7 +48,7 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = (
 def run(
     first: int, last: int, state: RecordState = ACKNOWLEDGED, count: int = 1, cause: int = 0
 ) -> Run:
-    """Return the states of records from `first` to `last`."""
+    """Return a run of records from `first` to `last`."""
     return Run(first, last - first + 1, state_byte(state, count), cause)
 
 
@@ -71,7 +71,7 @@ class Sharing:
         return self.shard.apply(envelope)
 
     def append(self, records: int, key: PartitionKey | None = None) -> None:
-        """Each in a batch of its own would take long: as many as a batch can have."""
+        """Append as many records in a batch as it can have: one batch each would take long."""
         while records > 0:
             count = min(records, 1 << 30)
             body = batch(b"v", count=count, last_delta=count - 1)
@@ -102,7 +102,7 @@ class Sharing:
         self, *runs: Run, epoch: int = 1, key: PartitionKey | None = None, writer: int = 0,
         group: str = GROUP,
     ) -> Code:  # fmt: skip
-        """The partition's code, or else the outcome's."""
+        """Share; return the partition's code, or else the outcome's."""
         outcome = self.change([ShareRuns(key or self.key, epoch, runs)], writer, group)
         return outcome.codes[0] if outcome.codes else outcome.code
 
@@ -135,7 +135,7 @@ class Sharing:
         return [(RecordState(byte & STATE_BITS), byte >> 3) for byte in found]
 
     def chunks(self, group: str = GROUP) -> list[int]:
-        """Which rows of states there are."""
+        """Return the rows of states that there are."""
         prefix = SHARE_STATES.key(self.key, group)
         return [
             int.from_bytes(key[-8:], "big")

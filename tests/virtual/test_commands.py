@@ -222,7 +222,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
 
 
 def story() -> list[Envelope]:
-    """A log of one shard of two in which each kind does all that it can do."""
+    """Return a log of one shard of two in which each kind does all that it can do."""
 
     def append(number: int, producer: int = -1, sequence: int = -1, time_ms: int = 0) -> Envelope:
         epoch = 0 if producer >= 0 else -1
@@ -276,7 +276,7 @@ def story() -> list[Envelope]:
 
 
 def transactions(start: int) -> list[Envelope]:
-    """A log's next envelopes, from this log offset on."""
+    """Return a log's next envelopes, from this log offset on."""
     producer_id, number, foreign = 2 * start, start + 1, 1001
 
     def append(producer_id: int) -> Envelope:

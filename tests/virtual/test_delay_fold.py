@@ -1,4 +1,4 @@
-"""What waits and what is due, as the fold decides it."""
+"""The waiting and the due records, as the fold decides."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def seen(shard: MemoryShard) -> int:
 
 
 def waits(shard: MemoryShard) -> list[tuple[int, int]]:
-    """(due, last offset) of each batch."""
+    """Return (due, last offset) of each batch."""
     scan = shard.kv.scan(*delay_rows.waiting_range(KEY))
     found = [WAITING_BATCHES.parts(key)[1:] for key, _ in scan]
     there = [last for _, last in found if shard.state.batch_at(hidden(KEY), last) is not None]
@@ -227,5 +227,5 @@ def test_header_of_a_waiting_batch_has_its_due_time() -> None:
     "made", [later(KEY, waiting(1)), due(KEY, [1, 2], [batch(b"v")], time_ms=1)]
 )
 def test_the_length_of_a_body_lies_where_a_batch_has_its_own(made: Envelope) -> None:
-    """Who looks for damage passes over what clients have put inside (`store.tail`)."""
+    """A reader that looks for damage passes over the bytes of clients inside (`store.tail`)."""
     assert int.from_bytes(made.body[8:12], "big") == len(made.body) - 12

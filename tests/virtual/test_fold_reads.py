@@ -14,7 +14,7 @@ MERGING = {"get", "scan", "some", "keys_of", "live_bytes"}
 
 
 def readers_of_the_store() -> set[str]:
-    """The methods of State that read written rows alone: for readers between two writes."""
+    """Return the methods of State that read written rows alone: for readers between two writes."""
     tree = ast.parse((VIRTUAL / "state.py").read_text())
     state = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "State")
     found = {

@@ -84,7 +84,7 @@ def test_a_queue_that_is_gone_takes_nothing() -> None:
 
 
 def test_taken_batch_is_like_others() -> None:
-    """Of the body only the batch is the queue's, and its retention is looked at."""
+    """Only the batch of the body is the queue's, and its retention is looked at."""
     shares = Sharing()
     shares.shard.kv.write(
         dict.fromkeys(key for key, _ in shares.shard.kv.scan(*RowKind.RETENTION_DUE.range()))
@@ -176,7 +176,7 @@ async def test_leftovers_of_a_trim_are_not_of_share_groups() -> None:
 
 
 def test_compaction_leaves_share_partitions_as_they_are() -> None:
-    """Who reads archives what is not there any more."""
+    """A reader archives the records that are not there any more."""
     shares = Sharing()
     for _ in range(5):
         shares.append(3)

@@ -1,4 +1,4 @@
-"""What is set of groups: changes in the order of the log, and the row that they leave."""
+"""The settings of a group: changes in the order of the log, and the row that they leave."""
 
 import pytest
 

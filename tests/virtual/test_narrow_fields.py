@@ -40,16 +40,16 @@ WIRE16, WIRE32 = 0x7FFF, 0x7FFF_FFFF
 CRC = 0xFFFF_FFFF
 TEXT = TEXT_BYTES_MAX
 INDEX = rows.HIDDEN | rows.HIDDEN - 1
-"""Of a partition: `Config.partitions_max` stays below the bit that marks a hidden one."""
+"""The index of a partition: `Config.partitions_max` stays below the bit of a hidden one."""
 SHARDS = 100_000
 EPOCH = EPOCH_MAX
 VERSION = transaction_commands.SETS_CLOCK
 PLACE = (2048 + 1024) << 20
-"""In a segment's file: a full one, and the commit that fills it."""
+"""The place in a segment's file: a full one, and the commit that fills it."""
 ALL = 500
 """Items of one command: `NAMED_MAX`, `SET_MAX`, and less."""
 ROWS = 0xFFFF_FFFF
-"""As many rows of a shard as nobody has: some 50 bytes each."""
+"""The number of rows of a shard that nobody has: some 50 bytes each."""
 WINDOW = 1 << 24
 LIMITS = {
     "commands.records._REMOVED": [rows.GENERATION_MAX],
@@ -153,11 +153,11 @@ LIMITS = {
     "rows.transactions.PENDING_OFFSETS": [TEXT, INDEX, 1],
     "rows.transactions.PENDING_BY_PARTITION": [TEXT, INDEX],
 }  # fmt: skip
-"""What may be written into each narrow field, at most, in the order of its format."""
+"""The largest values of each narrow field, in the order of its format."""
 
 
 def narrow_fields() -> Iterator[tuple[str, list[int]]]:
-    """(where, what each narrow field has room for) of all that is packed in `kproxy.virtual`."""
+    """Yield (where, the room of each narrow field) of all that is packed in `kproxy.virtual`."""
     for module in pkgutil.walk_packages(virtual.__path__, "kproxy.virtual."):
         made, name = import_module(module.name), module.name.removeprefix("kproxy.virtual.")
         yield from _of_schemas(name, made)
@@ -209,7 +209,7 @@ def test_each_narrow_field_has_a_limit_that_fits() -> None:
 def test_the_limits_are_those_that_are_kept() -> None:
     assert (transaction_commands.NAMED_MAX, share_commands.SET_MAX) == (ALL, ALL)
     assert Config.model_fields["shards"].metadata[-1].le == SHARDS  # type: ignore[attr-defined]
-    assert HEADER.format == ">qiibIhiqqqhii"  # of a batch: last offset delta, epoch, sequence
+    assert HEADER.format == ">qiibIhiqqqhii"  # a batch's: last offset delta, epoch, sequence
     assert group_settings.GroupSettings().record_locks_max < WINDOW
     with pytest.raises(ValueError, match="partitions_max"):
         Config(partitions_max=rows.HIDDEN)

@@ -1,4 +1,4 @@
-"""Which batches repeat one that is remembered, as the handler asks and as the fold judges."""
+"""The batches that repeat a remembered one, as the handler asks and as the fold judges."""
 
 from collections.abc import Iterator
 from random import Random
@@ -62,7 +62,7 @@ def sent(producer_id: int, sequence: int = 0, *, time_ms: int = 0) -> Envelope:
 
 
 def crowded(spilled: int) -> MemoryShard:
-    """A partition with four producers in its row, and so many others: of those no rows."""
+    """Return a partition with four producers in its row, and so many others, without rows."""
     shard = MemoryShard()
     shard.apply(CREATE)
     for producer_id in range(4):

@@ -1,4 +1,4 @@
-"""What RESTORED does: whoever may know more than the log is fenced, and numbers begin far ahead."""
+"""The effect of RESTORED: holders of later knowledge are fenced, and numbers begin far ahead."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NONE, FENCED = Code.NONE, Code.PRODUCER_FENCED
 
 
 def restored(shards: Shards) -> int:
-    """Restored just now; the log offset."""
+    """Restore just now; return the log offset."""
     log_offset = len(shards.all[0].log)
     assert shards.apply(0, Restored(5_000).envelope()).number == log_offset
     return log_offset

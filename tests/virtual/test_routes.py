@@ -83,7 +83,7 @@ class Routing(MemoryShard):
         return self.apply(Cut(key, definer or source, after, through, parts, made).envelope())
 
     def values(self, name: str) -> int:
-        """How many records a queue has."""
+        """Return how many records a queue has."""
         queue = self.state.queue(name)
         row = None if queue is None else self.state.partition((queue.queue_id, 0))
         return -1 if row is None else row.next_offset
@@ -444,7 +444,7 @@ def test_a_definer_tells_the_home_shard_of_its_source() -> None:
     work = shard.state.get(key)
     assert work is not None
     assert b'"define": {"%s": [""' % source.encode() in work
-    shard.apply(QueueReady(red, 0).envelope())  # of what it said first
+    shard.apply(QueueReady(red, 0).envelope())  # for its first definition
     assert shard.state.get(key) is not None
     shard.apply(QueueReady(red, 1).envelope())
     assert shard.state.get(key) is None
@@ -767,7 +767,7 @@ def test_a_filter_takes_its_own_alone(there: bool) -> None:
     shard = Routing(1, 2)
     name = names_of(1)[0]
     mine = shard.make(name)
-    definer = mine if there else DEFINER  # of an earlier queue of this name
+    definer = mine if there else DEFINER  # the definer is of an earlier queue of this name
     outcome = shard.apply(ship((QueueId(b"s" * 16), 0), definer, 3, to(name), only=True))
     assert outcome.number == (1 if there else -1)
     assert outcome.code == Code.NONE
@@ -810,7 +810,7 @@ def test_landed_offsets_are_forgotten_where_nothing_comes_any_more() -> None:
 
 
 def test_the_body_of_a_ship_begins_as_a_batch_does() -> None:
-    """Who looks for damaged frames finds a base offset and a length in their places."""
+    """A reader that looks for damaged frames finds a base offset and a length in their places."""
     made = ship((DEFINER, 0), DEFINER, 1 << 40, to("a", "b"))
     header = read_header(made.body)
     assert header.length + 12 == len(made.body)

@@ -43,7 +43,7 @@ PLACES = st.builds(Position, BIG, COUNTS, SIGNED)
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Run]:
-    """As an owner puts them: ascending, in one window."""
+    """Draw runs as an owner puts them: ascending, in one window."""
     at = draw(BIG)
     found = []
     for _ in range(draw(st.integers(0, 5))):

@@ -1,4 +1,4 @@
-"""What the fold does with share partitions: SHARE_SET, SHARE, SHARE_LOOK; trims and deletions."""
+"""The fold of share partitions: SHARE_SET, SHARE, SHARE_LOOK; trims and deletions."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_a_reset_gives_another_start_and_forgets_what_was_done() -> None:
     assert shares.row() == SharePartition(5, 5, 0, 2, 8)
     assert shares.chunks() == []
     assert shares.states(0, 1999) == [(AVAILABLE, 0)] * 2000
-    assert shares.share(run(6, 6), epoch=1) == GONE  # of before the reset
+    assert shares.share(run(6, 6), epoch=1) == GONE  # an epoch before the reset
     assert shares.share(run(6, 6), epoch=2) == Code.NONE
     assert shares.stands() == (5, 7, 1)
 
@@ -119,7 +119,7 @@ def test_a_start_by_time_is_resolved_once() -> None:
     assert row.since_ms == 100
     assert shares.share(run(0, 1), epoch=4) == GONE  # nobody was given any
     assert shares.look() == (-1, -1)
-    shares.set(ShareAction.RESOLVE, 3, 1)  # what was looked for before it was reset
+    shares.set(ShareAction.RESOLVE, 3, 1)  # a look from before the reset
     shares.set(ShareAction.RESOLVE, 5, 1)
     assert shares.row() == row
     shares.set(ShareAction.RESOLVE, 4, 5)
@@ -417,7 +417,7 @@ def test_a_long_hole_at_the_start_is_passed_over_at_once() -> None:
 
 
 def count_looks(shares: Sharing) -> list[bytes]:
-    """Keys of states that are looked for, or put, from now on."""
+    """Return keys of states that are looked for, or put, from now on."""
     looked: list[bytes] = []
     state = shares.shard.state
     get, put = state.get, state.put
@@ -524,7 +524,7 @@ def test_queues_are_noted_while_the_group_is_as_it_was() -> None:
 
 
 def test_a_share_is_void_by_term_before_anything_is_read_of_it() -> None:
-    """What a deposed owner of a later release has sent does not stop this one."""
+    """Commands of a deposed owner of a later release do not stop this one."""
     shares = Sharing(records=9)
     shares.start()
     shares.apply(Claim().envelope())

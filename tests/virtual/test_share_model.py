@@ -64,7 +64,7 @@ class Both:
         self.restart()
 
     def restart(self) -> None:
-        """All that was in memory is gone."""
+        """Restart: all that was in memory is gone."""
         self.state = State(self.kv, 8)
         self.fold = Fold(self.state, ShardId(0), 1)
 
@@ -139,7 +139,7 @@ class Both:
         self.model.set(group, change, since)
 
     def near(self, key: PartitionKey) -> int:
-        """An offset that may matter."""
+        """Return an offset that may matter."""
         rng, around = self.rng, [0]
         for group in GROUPS:
             known = self.model.shares.get((key, group))
@@ -166,7 +166,7 @@ class Both:
         )
 
     def runs(self, key: PartitionKey, group: str) -> list[Run]:
-        """Of records that there are: nobody is given others."""
+        """Return runs of records that there are: nobody is given others."""
         rng, found = self.rng, []
         at = self.near(key)
         queue = self.model.queues.get(key)
@@ -209,7 +209,7 @@ class Both:
         self.compare_owed()
 
     def compare_share(self, key: PartitionKey, group: str) -> set[bytes]:
-        """Returns the keys of states that there may be."""
+        """Compare; return the keys of states that there may be."""
         row = SHARE_PARTITIONS.get(self.state.get, key, group)
         known = self.model.shares.get((key, group))
         assert (row is None) == (known is None)

@@ -1,5 +1,4 @@
-"""Where the published form of a partition says that its batches are counted from; local rows that
-are made of published ones."""
+"""The anchors of batches in a partition's published form; local rows made of published ones."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What ends costs the same, however much has ended: RocksDB steps over what was deleted."""
+"""The cost of ends is the same, however much has ended: RocksDB steps over deleted rows."""
 
 from collections.abc import Iterator
 
@@ -61,7 +61,7 @@ def ended(shards: Shards, pid: int, key: PartitionKey) -> None:
 
 
 def begun(shards: Shards, pid: int, key: PartitionKey) -> int:
-    """The offset of its first record."""
+    """Begin a transaction; return the offset of its first record."""
     shards.begin(pid, 0, NUMBER, [key])
     return shards.append(key, pid, 0, 0).number
 

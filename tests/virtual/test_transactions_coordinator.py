@@ -36,7 +36,7 @@ PID, EPOCH, LAST, NUMBER = 500, 10, 9, 4
 
 
 def shards_in(state: TransactionState, epoch: int = EPOCH, last: int = LAST) -> Shards:
-    """One whose transactional id has come this far."""
+    """Return shards with a transactional id that has come this far."""
     shards = Shards()
     row = Transaction(PID, -1, epoch, last, 60_000, state, 2, 1, 1, NUMBER)
     if state.is_ending:
@@ -291,7 +291,7 @@ def test_one_participant_too_many_takes_no_part_at_all(monkeypatch: pytest.Monke
 def ends_alike(
     state: TransactionState, version: int, commit: bool, by: int, code: Code, pid: int = PID
 ) -> None:
-    """An end of what needs none changes nothing, and neither does one that is refused."""
+    """End it; check that a needless or refused end changes nothing."""
     shards = shards_in(state)
     before = shards.row()
     outcome = shards.end(pid, EPOCH + by, commit=commit, version=version)

@@ -175,7 +175,9 @@ def test_many_offsets_are_settled_in_lots(commit: bool) -> None:
 
 
 def staged_by(shards: Shards, count: int) -> list[tuple[str, int, int]]:
-    """(transactional id, producer id, epoch) of producers that commit 1, 2, 3 ... of one queue."""
+    """Return (transactional id, producer id, epoch) of producers that commit 1, 2, 3 ... of one
+    queue.
+    """
     found = []
     for number in range(count):
         name = f"t{number}"
@@ -186,7 +188,7 @@ def staged_by(shards: Shards, count: int) -> list[tuple[str, int, int]]:
 
 
 def folded_in_one(shards: Shards) -> dict[bytes, bytes]:
-    """The rows of the same log where nothing is written before its end."""
+    """Return the rows of the same log where nothing is written before its end."""
     state = State(DictKv())
     fold = Fold(state, ShardId(0), 1, shared=False)
     for log_offset, envelope in enumerate(shards.all[0].log):

@@ -20,7 +20,7 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 def again(shards: Shards, pid: int, epoch: int, *keys: PartitionKey, version: int = 1) -> int:
-    """The producer's next transaction."""
+    """Begin the producer's next transaction."""
     parts = [Participant(0, key) for key in keys]
     outcome = shards.enlist(pid, epoch, *parts, version=version)
     assert outcome.code == NONE
@@ -28,7 +28,7 @@ def again(shards: Shards, pid: int, epoch: int, *keys: PartitionKey, version: in
 
 
 def offsets(shards: Shards, key: PartitionKey) -> list[tuple[int, bool]]:
-    """(last offset, whether it is a marker) of each batch."""
+    """Return (last offset, whether it is a marker) of each batch."""
     state, found = shards.all[0].state, []
     for last, one in state.batches(key, 0, 1 << 40):
         body = shards.all[0].segments.data[one.position : one.position + one.length]
@@ -63,7 +63,7 @@ def test_a_begin_that_comes_too_late_opens_nothing(version: int) -> None:
     for late in (number, number - 1):
         assert shards.begin(pid, epoch, late, [key, other], ["g"], version=version) == INVALID
     assert shards.all[0].kv.rows == before
-    if version == 2:  # whatever its number: that epoch is over
+    if version == 2:  # that epoch is over, whatever its number
         assert shards.begin(pid, epoch, number + 99, [key]) == INVALID
     assert shards.begin(pid, after, number + 99, [key]) == NONE
 
@@ -299,7 +299,8 @@ def test_the_last_stable_offset_is_that_of_the_earliest_open_transaction() -> No
     ]  # fmt: skip
     left_stable = [one.last_stable for _, one in shards.all[0].state.aborted(key, 0, 99)]
     assert left_stable == [0, 4, 10]
-    # Those whose markers lie before where is read do not matter, nor those that begin behind.
+    # Transactions whose markers lie before the read part do not matter, nor those that begin
+    # behind.
     assert shards.aborted(key, found[1][0] + 1) == found[2:]
     assert shards.aborted(key, 0, 2) == [found[1]]
 

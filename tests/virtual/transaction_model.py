@@ -1,4 +1,4 @@
-"""What must hold of transactions, for who knows only what their clients were told.
+"""The rules of transactions, for clients that know only what they were told.
 
 `Told` is filled by clients as they go, and holds in the end against what readers see. An operation
 lasts from when it was asked for to when it was answered; two that do not overlap have an order.
@@ -13,7 +13,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 NEVER = 1 << 60
 ALL = QueueId(b"\xff" * 16), 0
-"""Of an operation on a group: it is of all its partitions, also of those not made yet."""
+"""The key of an operation on a group: all its partitions, also of those not made yet."""
 Value = bytes
 
 
@@ -49,7 +49,7 @@ class Committing:
 
     @property
     def holds(self) -> bool:
-        """It surely had an effect."""
+        """Whether it surely had an effect."""
         return self.answered < NEVER and (self.told is None or self.told.committed)
 
 
@@ -80,12 +80,12 @@ class Model:
             told.sent.add(value)
 
     def given(self, client: str, producer_id: int, epoch: int) -> None:
-        """T8: nobody else ever gets this id and epoch."""
+        """Check T8: nobody else ever gets this id and epoch."""
         holder = self._given.setdefault((producer_id, epoch), client)
         assert holder == client, f"{producer_id}/{epoch} was given to {holder} and {client}"
 
     def fences(self, client: str) -> None:
-        """Another has its transactional id from now on."""
+        """Note that another has its transactional id from now on."""
         self._fenced.setdefault(client, self.tick())
 
     def commits_offset(
@@ -98,7 +98,7 @@ class Model:
     # -- what readers see
 
     def may_be_seen(self, values: Iterable[Value]) -> None:
-        """T2, T4: at any time."""
+        """Check T2, T4: at any time."""
         for value in values:
             told = self.by_value[value]
             if told is None:
@@ -110,7 +110,7 @@ class Model:
     def all_agree(
         self, seen: Mapping[PartitionKey, list[Value]], log_starts: Mapping[PartitionKey, int]
     ) -> None:
-        """T1, T3, once all is quiet. `seen`: partitions that are there."""
+        """Check T1, T3, once all is quiet. `seen`: partitions that are there."""
         counts = Counter(itertools.chain.from_iterable(seen.values()))
         self.may_be_seen(counts)
         twice = [value for value, count in counts.items() if count > 1]
@@ -135,7 +135,7 @@ class Model:
     def offsets_agree(
         self, found: Mapping[tuple[str, PartitionKey], int | None], there: Iterable[PartitionKey]
     ) -> None:
-        """T10: the last commit counts, and of a transaction only if it was committed."""
+        """Check T10: the last commit counts, and one of a transaction only if it was committed."""
         alive = set(there)
         for (group, key), of_key in list(self.commits.items()):
             if key not in alive:

@@ -60,7 +60,7 @@ class Shards:
         return shard_of(ID, len(self.all))
 
     def make(self, shard: int = 0, partitions: int = 1) -> PartitionKey:
-        """A queue; the first of its partitions, which lives in this shard."""
+        """Make a queue; return the first of its partitions, which lives in this shard."""
         while True:
             self._queues += 1
             name = f"q{self._queues}"
@@ -81,7 +81,7 @@ class Shards:
         return TRANSACTIONS.decode(data)
 
     def put_row(self, row: Transaction, name: str = ID) -> None:
-        """As if all of that had happened."""
+        """Put a row as if all of that had happened."""
         shard = self.all[shard_of(name, len(self.all))]
         shard.commit({
             TRANSACTIONS.key(name): TRANSACTIONS.encode(row),
@@ -94,7 +94,7 @@ class Shards:
         return row
 
     def ends(self, key: PartitionKey, shard: int = 0) -> tuple[int, int]:
-        """Last stable offset and high watermark."""
+        """Return last stable offset and high watermark."""
         row = self.partition(key, shard)
         return row.last_stable, row.next_offset
 
@@ -103,13 +103,13 @@ class Shards:
         return sorted((k, v) for k, v in found.items() if k[:1] in kinds)
 
     def listed(self, name: str = ID) -> list[Participant]:
-        """Who takes part in the newest transaction of an id, and is not told of its end."""
+        """Return participants of an id's newest transaction that were not told of its end."""
         shard = self.all[shard_of(name, len(self.all))]
         found = shard.kv.scan(*PARTICIPANTS.range(self.row(name).number))
         return [transaction_rows.participant_of(key) for key, _ in found]
 
     def aborted(self, key: PartitionKey, start: int = 0, end: int = 1 << 40) -> list[Any]:
-        """(marker's offset, producer id, first offset)."""
+        """Return (marker's offset, producer id, first offset)."""
         found = self.all[0].state.aborted(key, start, end)
         return [(marker, one.producer_id, one.first_offset) for marker, one in found]
 
@@ -118,7 +118,7 @@ class Shards:
         return None if found is None else found.offset
 
     def pending(self, shard: int = 0) -> int:
-        """How many offsets wait, as all that counts them has it."""
+        """Return how many offsets wait, as all that counts them has it."""
         state = self.all[shard].state
         found = self.of(RowKind.PENDING_OFFSET, shard=shard)
         by_partition = self.of(RowKind.PENDING_BY_PARTITION, shard=shard)
@@ -192,7 +192,7 @@ class Shards:
         cause: int = 0,
         name: str = ID,
     ) -> Outcome:
-        """`number`: by default that of what is open, as a handler finds it."""
+        """End a transaction. `number`: by default the open one's, as a handler finds it."""
         self.now_ms += 1
         if number is None:
             data = self.all[shard_of(name, len(self.all))].state.get(TRANSACTIONS.key(name))
@@ -211,7 +211,7 @@ class Shards:
         shard: int = 0,
         **other: Any,
     ) -> int:
-        """How many pending offsets are left."""
+        """Write a marker; return how many pending offsets are left."""
         row = row._replace(**other)
         commit = row.state == TransactionState.PREPARE_COMMIT
         control = control_batch(
@@ -275,7 +275,7 @@ class Shards:
     def open(
         self, *keys: PartitionKey, groups: Sequence[str] = (), version: int = 1, name: str = ID
     ) -> tuple[int, int, int]:
-        """A new producer's transaction, in one shard: (producer id, epoch, number)."""
+        """Open a new producer's transaction, in one shard: (producer id, epoch, number)."""
         made = self.init(name=name)
         parts = [Participant(0, key) for key in keys]
         parts += [Participant(0, group=group) for group in groups]
