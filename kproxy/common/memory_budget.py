@@ -28,7 +28,7 @@ class MemoryBudget:
         self.used = 0
 
     def mine(self) -> "MemoryBudget":
-        """That of whom this task works for."""
+        """Return the holder for whom this task works."""
         return self
 
     def take(self, count: int) -> None:
@@ -127,7 +127,7 @@ class AskersBudget(SharedBudget):
 
 
 class AnswerBudget(AskersBudget):
-    """What answers take. `found`: what those take of which the records are not read yet."""
+    """The memory of answers. `found`: the places of records that are not read yet."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
