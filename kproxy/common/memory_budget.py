@@ -28,7 +28,7 @@ class MemoryBudget:
         self.used = 0
 
     def mine(self) -> "MemoryBudget":
-        """Return the holder for whom this task works."""
+        """Return the budget of the holder for whom this task works."""
         return self
 
     def take(self, count: int) -> None:
