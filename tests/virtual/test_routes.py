@@ -250,7 +250,7 @@ def test_partitions_of_a_changed_route_in_other_shards_wait_as_well() -> None:
     assert other.found(queue_id, queue_id, 1).epochs[-1].spec == b"x"
 
 
-def test_what_a_home_shard_leaves_to_tell_waits_as_its_change_did() -> None:
+def test_unannounced_words_of_a_home_shard_wait_as_its_change_did() -> None:
     shard = Routing(0, 2)
     queue_id = shard.entrance(HOME, 2)
     shard.apply(ConfigureQueue(queue_id, {TO: "x-{key}"}, [], False, waits=True).envelope())
