@@ -87,6 +87,7 @@ class Server:
         self._told: Callable[[int], None] = _ignore
         self._fewer = anyio.Event()
         self._tasks: TaskGroup
+        self._closed = False
         self._worker: Worker | None = None
         self.port = 0
 
@@ -185,6 +186,7 @@ class Server:
                 await self._hand_over(worker)
             self._manager.stopping()
             _log.info("stopping", connections=len(self._connections))
+            self._closed = True
             for server in accepting:
                 server.close()
             for listener in self._listeners:
@@ -282,7 +284,10 @@ class Server:
     def register(self, connection: Connection) -> None:
         self._connections.add(connection)
         self._count()
-        self._tasks.start_soon(connection.run)
+        if self._closed:  # a TLS handshake has ended just now
+            connection.abort()
+        else:
+            self._tasks.start_soon(connection.run)
 
     def _count(self) -> None:
         if self._worker is not None:

@@ -6,6 +6,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from kproxy.security.tls import Tls
 from kproxy.server import accepting, served_listener
 from kproxy.server.accepting import TlsAcceptor
 from kproxy.server.admission import Admission
+from kproxy.server.listener import Server
 from kproxy.server.served_listener import ServedListener
 from tests.fakes import memory_worker
 from tests.harness import until
@@ -92,3 +94,11 @@ def test_a_listener_without_a_way_to_log_in_is_not_open(monkeypatch: pytest.Monk
     assert listener.sasl
     with pytest.raises(CannotStart, match="listener S offers no mechanism"):
         listener.open(memory_worker().security)  # type: ignore[arg-type]
+
+
+def test_connection_is_aborted_where_the_listener_has_closed() -> None:
+    """FAULT: a handshake that ended amid a stop began a task in a group that had ended."""
+    listener, connection = Server.__new__(Server), Mock()
+    listener._connections, listener._worker, listener._closed = set(), None, True
+    listener.register(connection)
+    connection.abort.assert_called_once_with()
