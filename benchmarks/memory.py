@@ -12,7 +12,6 @@ back. `logins` logs in by SCRAM on one connection after another. Each prints a l
 
 import argparse
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.routes import entrance
-from benchmarks.servers import _AS_SHIPPED, kafka
+from benchmarks.routes import VALUE, entrance, write_numbered
+from benchmarks.servers import AS_SHIPPED, counters_of, kafka
 from tests.harness import Served, eventually, served
 from tests.securing import PASSWORD, log_in
 from tests.securing import Site as Secured
@@ -38,7 +36,6 @@ _STEP = 500_000
 _PATIENCE_S = 3_600.0
 _READY_S = 1_800.0
 _SAMPLE = 1_000
-_VALUE = b"x" * 100
 _began = time.monotonic()
 
 
@@ -63,43 +60,7 @@ def _passed(site: Site, records: int) -> bool:
 
 def _routed(site: Site) -> int:
     """Return how many records the living workers have passed on."""
-    return sum(_counted(one)["routed"] for one in _workers(site) if one.process.poll() is None)
-
-
-def _counted(worker: Served) -> dict[str, int]:
-    """Return a worker's counters."""
-
-    def told() -> list[dict[str, Any]]:
-        return [event for event in list(worker.events) if event["event"] == "counters"]
-
-    seen = len(told())
-    worker.process.send_signal(signal.SIGUSR1)
-    eventually(lambda: len(told()) > seen, 60)
-    return told()[-1]
-
-
-def _write(address: str, name: str, first: int, end: int, queues: int) -> None:
-    """Write a record for each number, to the queue that is its remainder. Raises RuntimeError."""
-    failed: list[object] = []
-    producer = Producer(
-        {"bootstrap.servers": address, "linger.ms": 5, "log_level": 2, "enable.idempotence": True,
-         "queue.buffering.max.messages": 200_000, "message.timeout.ms": 600_000}
-    )  # fmt: skip
-    for number in range(first, end):
-        while True:
-            try:
-                producer.produce(
-                    name, _VALUE, b"%d" % (number % queues),
-                    on_delivery=lambda error, _: failed.append(error) if error else None,
-                )  # fmt: skip
-            except BufferError:
-                producer.poll(0.05)
-            else:
-                break
-        if number % 1000 == 0:
-            producer.poll(0)
-    if producer.flush(_PATIENCE_S) or failed:
-        raise RuntimeError(f"not delivered: {failed[:1]}")
+    return sum(counters_of(one)["routed"] for one in _workers(site) if one.process.poll() is None)
 
 
 def _through(site: Site, name: str, records: int, queues: int) -> Iterator[tuple[int, list[int]]]:
@@ -119,14 +80,14 @@ def _through(site: Site, name: str, records: int, queues: int) -> Iterator[tuple
 
 @contextmanager
 def _embedded(directory: Path) -> Iterator[Site]:
-    with served(directory, "--sync", "never", *_AS_SHIPPED, by_exec=True) as server:
+    with served(directory, "--sync", "never", *AS_SHIPPED, by_exec=True) as server:
         yield server
 
 
 @contextmanager
 def _on_kafka(directory: Path) -> Iterator[Workers]:
     with kafka(directory / "kafka") as broker:
-        workers = Workers(broker, directory, *_AS_SHIPPED, count=2, shards=8, prefix="memory")
+        workers = Workers(broker, directory, *AS_SHIPPED, count=2, shards=8, prefix="memory")
         with workers.running(_READY_S):
             yield workers
 
@@ -178,7 +139,7 @@ def _read_sample(site: Site, queues: int) -> None:
 def _take(consumer: Consumer, seen: list[str | None]) -> int:
     for message in consumer.consume(_SAMPLE, 1):
         assert message.error() is None
-        assert message.value() == _VALUE
+        assert message.value() == VALUE
         seen.append(message.topic())
     return len(seen)
 
@@ -206,7 +167,7 @@ def main() -> None:
     arguments = asked.parse_args()
     if arguments.write:
         address, name, *numbers = arguments.write
-        _write(address, name, *map(int, numbers))
+        write_numbered(address, name, *map(int, numbers))
         return
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))

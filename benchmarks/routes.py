@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks import loads
 from benchmarks.servers import Server, embedded, kafka, on_kafka
 
-_VALUE = b"x" * loads.RECORD_BYTES
+VALUE = b"x" * loads.RECORD_BYTES
 _LOOK_S, _PATIENCE_S = 0.1, 600.0
 _READ = 300_000
 
@@ -44,17 +44,18 @@ def librdkafka(address: str, entrance: str, queues: int) -> None:
         raise RuntimeError(done.stderr[-2000:])
 
 
-def _write(address: str, entrance: str, queues: int) -> None:
+def write_numbered(address: str, entrance: str, first: int, end: int, queues: int) -> None:
+    """Write a record for each number, to the queue that is its remainder. Raises RuntimeError."""
     failed: list[object] = []
     producer = Producer(
         {"bootstrap.servers": address, "linger.ms": 5, "log_level": 2, "enable.idempotence": True,
          "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
-    for number in range(queues):
+    for number in range(first, end):
         while True:
             try:
                 producer.produce(
-                    entrance, _VALUE, b"%d" % number,
+                    entrance, VALUE, b"%d" % (number % queues),
                     on_delivery=lambda error, _: failed.append(error) if error else None,
                 )  # fmt: skip
             except BufferError:
@@ -129,7 +130,7 @@ def main() -> None:
     arguments = asked.parse_args()
     if arguments.write:
         address, name, queues = arguments.write
-        _write(address, name, int(queues))
+        write_numbered(address, name, 0, int(queues), int(queues))
         return
     table = Table("server", "client", "what", "records/s", "kproxy's CPU, µs a record")
     with ExitStack() as stack:

@@ -41,12 +41,9 @@ class Server:
         return _cpu(self.broker) if self.broker else 0.0
 
     def counters(self) -> dict[str, int]:
-        """Return the counts of kproxy since its start."""
+        """Return what kproxy has counted since its start."""
         assert self.served
-        seen = len(self.events("counters"))
-        self.process.send_signal(signal.SIGUSR1)
-        eventually(lambda: len(self.events("counters")) > seen)
-        return self.events("counters")[-1]
+        return counters_of(self.served)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return kproxy's log events of these names."""
@@ -58,13 +55,25 @@ class Server:
         return float(self.process.memory_info().rss / 1e6)
 
 
+def counters_of(served_: Served) -> dict[str, int]:
+    """Return what a kproxy has counted since its start."""
+
+    def told() -> list[dict[str, Any]]:
+        return [event for event in list(served_.events) if event["event"] == "counters"]
+
+    seen = len(told())
+    served_.process.send_signal(signal.SIGUSR1)
+    eventually(lambda: len(told()) > seen, 60)
+    return told()[-1]
+
+
 def _cpu(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 _READY_S = 600  # a million queues rebuilt
-_AS_SHIPPED = ("--group-initial-rebalance-delay-ms", "0")  # as in the broker's shipped settings
+AS_SHIPPED = ("--group-initial-rebalance-delay-ms", "0")  # as in the broker's shipped settings
 
 
 @contextmanager
@@ -81,7 +90,7 @@ def kafka(directory: Path) -> Iterator[Kafka]:
 @contextmanager
 def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> Iterator[Server]:
     """Run one worker on that broker."""
-    worker = Workers(broker, directory, *_AS_SHIPPED, count=1, shards=shards, prefix=prefix)
+    worker = Workers(broker, directory, *AS_SHIPPED, count=1, shards=shards, prefix=prefix)
     with worker.running(_READY_S):
         (served_,) = worker.workers
         process, behind = (psutil.Process(p.pid) for p in (served_.process, broker.process))
@@ -92,7 +101,7 @@ def on_kafka(broker: Kafka, directory: Path, prefix: str, shards: int = 8) -> It
 def embedded(directory: Path, sync: str) -> Iterator[Server]:
     """Run kproxy on its own storage; `sync`: never (as Kafka's default), always (kproxy's)."""
     name = EMBEDDED if sync == "never" else SYNCED
-    with served(directory, "--sync", sync, *_AS_SHIPPED, by_exec=True) as process:
+    with served(directory, "--sync", sync, *AS_SHIPPED, by_exec=True) as process:
         yield Server(name, process.address, psutil.Process(process.process.pid), process)
 
 
