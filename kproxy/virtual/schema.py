@@ -151,7 +151,6 @@ class Keys:
     """Keys of a kind of rows. Their values, where they have any, are made elsewhere."""
 
     def __init__(self, kind: RowKind, parts: str) -> None:
-        self.kind = kind
         self._letter = kind.letter
         self._parts = _Fields(parts)
         self.key = _keys(kind.letter, parts)

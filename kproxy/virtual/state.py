@@ -320,10 +320,8 @@ class State:
         """Return whether an offset of a group, or of one partition of it, waits so."""
         if not self.pending_offsets:
             return False
-        found = PENDING_BY_PARTITION.range(group) if key is None else (
-            PENDING_BY_PARTITION.range(group, key)
-        )  # fmt: skip
-        return bool(self.some(*found, 1))
+        parts = (group,) if key is None else (group, key)
+        return bool(self.some(*PENDING_BY_PARTITION.range(*parts), 1))
 
     def count_pending(self, change: int) -> None:
         count = self.pending_offsets + change
