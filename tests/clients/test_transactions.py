@@ -250,7 +250,6 @@ def test_a_transaction_that_takes_too_long_is_aborted(site: Site, queue: str) ->
     )  # fmt: skip
     producer.begin_transaction()
     write(producer, into(queue, [b"too late"]))
-    assert ends(site.address, [queue]) == {queue: 0}
     settle(site.address, [queue], ABORTED_S)
     with pytest.raises(KafkaException):
         producer.commit_transaction(WAIT_S)
