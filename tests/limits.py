@@ -183,6 +183,7 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        handlers.shares.offsets._AT_ONCE
         handlers.produce.inspection._BLAMED_MAX handlers.common.by_time._ROWS_AT_ONCE
         handlers.topics.metadata._QUEUES_AT_ONCE handlers.topics.metadata._CREATED_AT_ONCE
         handlers.topics.operations._ROWS_AT_ONCE handlers.produce.call._NAMED

@@ -7,8 +7,10 @@ from uuid import UUID
 import pytest
 
 from kproxy.common.errors import Code
+from kproxy.handlers.shares import offsets as share_offsets
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.shard.appends import outcomes_of
 from tests.handlers.test_handlers import Client
 
 NO_ID = UUID(int=0)
@@ -254,6 +256,26 @@ async def test_offsets_are_described() -> None:
     none, empty = (await client.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, values)).groups
     assert (none.error_code, none.topics) == (0, ())
     assert (empty.error_code, empty.topics) == (0, ())  # Kafka refuses it only with topics
+
+
+async def test_offsets_of_many_groups_wait_for_the_log_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = await joined()
+    await client.produce("q", b"x")
+    waits = 0
+
+    async def counted(tickets: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return await outcomes_of(tickets)
+
+    monkeypatch.setattr(share_offsets, "outcomes_of", counted)
+    asked = {"topics": [{"topic_name": "q", "partitions": (0,)}]}
+    values = {"groups": [{"group_id": f"g{number % 3}"} | asked for number in range(150)]}
+    groups = (await client.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, values)).groups
+    assert [stands(group) for group in groups] == [{"q": [(0, -1, -1, 0)]}] * 150
+    assert waits == 1
 
 
 async def test_offsets_are_altered() -> None:

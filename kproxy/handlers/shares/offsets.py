@@ -26,6 +26,7 @@ from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import Request, Worker
 
 _PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
+_AT_ONCE = 200  # groups that are asked about at once: each waits for its shards' logs
 _NOT_HOSTED = "This server does not host this topic-partition."
 _NOTHING_TO_DELETE = "There is no offset information to delete."
 _UNKNOWN_ERROR = "The server experienced an unexpected error when processing the request."
@@ -42,6 +43,7 @@ Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
+    looks: list[tuple[str, Slots]] = []
     for asked in request.body.groups:
         answer: dict[str, Any] = {
             "group_id": asked.group_id, "topics": [], "error_code": Code.NONE,
@@ -54,15 +56,23 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
             if asked.group_id:
                 coordinator_of(worker, asked.group_id)
-                answer["topics"] = await _stands(worker, request, asked)
+                answer["topics"], slots = await _stands(worker, request, asked)
+                looks.append((asked.group_id, slots))
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
         groups.append(answer)
+        if len(looks) == _AT_ONCE:
+            await look(worker, looks)
+            looks.clear()
         await request.budget.step(_PART_BYTES)
+    await look(worker, looks)
     return {"groups": groups}
 
 
-async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str, Any]]:
+async def _stands(
+    worker: Worker, request: Request, asked: Any
+) -> tuple[list[dict[str, Any]], Slots]:
+    """Return the part of an answer for a group, and what of it the shards have yet to say."""
     if asked.topics is not None:
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in asked.topics)
         named = [(topic.topic_name, topic.partitions) for topic in asked.topics]
@@ -92,8 +102,7 @@ async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str
             await request.budget.step(_PART_BYTES)
         topics.append({"topic_name": name, "topic_id": _id_of(queue), "partitions": parts})
         await request.budget.step(_PART_BYTES)
-    await look(worker, asked.group_id, slots)
-    return topics
+    return topics, slots
 
 
 async def _forbidden(
@@ -124,18 +133,21 @@ async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[st
     return sorted(found, key=lambda one: one[0])
 
 
-async def look(worker: Worker, group_id: str, slots: Slots) -> None:
-    """Note in parts of an answer what the shards say of them."""
+async def look(worker: Worker, looks: Iterable[tuple[str, Slots]]) -> None:
+    """Note in parts of an answer what the shards say of them, all groups at once."""
     shards = worker.routes.shards
-    by_shard: dict[int, list[PartitionKey]] = {}
-    for key, (queue, _) in slots.items():
-        index = shard_of(queue.name, shards, key[1]) if shards > 1 else 0
-        by_shard.setdefault(index, []).append(key)
-    lots = [(index, some) for index, keys in by_shard.items() for some in slices(keys, SET_MAX)]
-    tickets = [
-        worker.routes.ask(index, LookAtShares(group_id, keys).envelope()) for index, keys in lots
-    ]
-    for (_, keys), outcome in zip(lots, await outcomes_of(tickets), strict=True):
+    lots: list[tuple[Slots, list[PartitionKey]]] = []
+    tickets = []
+    for group_id, slots in looks:
+        by_shard: dict[int, list[PartitionKey]] = {}
+        for key, (queue, _) in slots.items():
+            index = shard_of(queue.name, shards, key[1]) if shards > 1 else 0
+            by_shard.setdefault(index, []).append(key)
+        for index, keys in by_shard.items():
+            for some in slices(keys, SET_MAX):
+                lots.append((slots, some))
+                tickets.append(worker.routes.ask(index, LookAtShares(group_id, some).envelope()))
+    for (slots, keys), outcome in zip(lots, await outcomes_of(tickets), strict=True):
         for at, key in enumerate(keys):
             part = slots[key][1]
             if outcome.code:
