@@ -64,7 +64,7 @@ def test_the_latest_of_each_key_stays(site: Site, queue: str) -> None:
 
 
 def test_tombstones_go_after_their_time(site: Site, queue: str) -> None:
-    create(site, queue, **COMPACTED, delete_retention_ms="1500")
+    create(site, queue, **COMPACTED, delete_retention_ms="4000")
     put(site, queue, ("a", "1"), ("b", "1"), ("a", None), ("c", "1"))
     eventually(lambda: [o for o, *_ in there(site, queue)] == [1, 2, 3], 20)
     eventually(lambda: [o for o, *_ in there(site, queue)] == [1, 3], 20)

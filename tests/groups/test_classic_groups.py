@@ -81,12 +81,12 @@ class Member:
 
 
 async def test_a_new_group_waits_for_those_who_come_a_little_later() -> None:
-    async with running_worker(group_initial_rebalance_delay_ms=300) as worker:
+    async with running_worker(group_initial_rebalance_delay_ms=1000) as worker:
         members = [Member(worker, rebalance_ms=5000) for _ in range(4)]
         async with anyio.create_task_group() as tasks:
             for member in members:
                 tasks.start_soon(member.join)
-                await anyio.sleep(0.15)  # each within the delay after the one before
+                await anyio.sleep(0.4)  # each within the delay after the one before
         assert [member.generation for member in members] == [1] * 4
         assert {member.leader for member in members} == {members[0].id}
 
@@ -135,10 +135,10 @@ async def test_a_silent_member_runs_out_and_a_static_one_keeps_its_place_meanwhi
             await leader.sync(one, two)
         back = Member(worker, rebalance_ms=5000)
         back.instance = "i"
-        assert await back.join(5, 1000) == 0  # at once, in the same generation
+        assert await back.join(5, 2000) == 0  # at once, in the same generation
         assert back.generation == two.generation
         assert await two.beat() == 0
-        await anyio.sleep(1.2)
+        await anyio.sleep(2.2)
         assert await two.beat() == 27  # it has run out: the others share anew
 
 
@@ -155,13 +155,13 @@ async def test_a_new_member_runs_out_within_its_session() -> None:
 
     async with running_worker() as worker:
         one = Member(worker)
-        await one.join(session_ms=400)
+        await one.join(session_ms=1200)
         await one.sync(one)
-        await anyio.sleep(0.25)
+        await anyio.sleep(0.7)
         assert await one.beat() == 0
-        await anyio.sleep(0.25)
+        await anyio.sleep(0.7)
         assert await one.beat() == 0
-        await anyio.sleep(0.6)
+        await anyio.sleep(1.4)
         assert await one.beat() == 25
 
 
