@@ -107,9 +107,10 @@ $(VENV)/.check: $(VENV)/.run
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.check
+# All at once: an installation of each part would build kproxy anew.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,spark,outbox]'
-	touch $@
+	touch $(VENV)/.run $(VENV)/.check $@
 
 clean:
 	rm -rf $(VENV) .tools build *.egg-info
