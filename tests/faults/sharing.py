@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Message, Producer, TopicPartition
 
-from tests.clients.share_notes import History, Letter, Record, read
-from tests.clients.transactions import UNCOMMITTED, WAIT_S, create, messages
+from tests.clients.shares.notes import History, Letter, Record, read
+from tests.clients.transactions.calls import UNCOMMITTED, WAIT_S, create, messages
 from tests.faults.servers import Servers
 from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
 
@@ -121,7 +121,7 @@ class Work:
                 "-cp", f"{KAFKA_LIBS}/*:{self.directory}", "Shares", "work",
             ]  # fmt: skip
         else:
-            command = [sys.executable, "-m", "tests.clients.share_work"]
+            command = [sys.executable, "-m", "tests.clients.shares.work"]
         notes = self.directory / f"{self._incarnations}-{slot}.notes"
         command += [
             self._servers.address, self.group, str(notes), str(self._incarnations), *self.queues,

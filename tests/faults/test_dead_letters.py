@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from tests.clients.shares import FLAGS as AT_ONCE
-from tests.clients.shares import REJECT, configure, member, poll
-from tests.clients.test_dead_letters import enable, headers_of
-from tests.clients.transactions import WAIT_S, create
+from tests.clients.shares.members import FLAGS as AT_ONCE
+from tests.clients.shares.members import REJECT, configure, member, poll
+from tests.clients.shares.test_dead_letters import enable, headers_of
+from tests.clients.transactions.calls import WAIT_S, create
 from tests.faults.servers import Servers, disturbed
 
 QUEUE, DEAD, GROUP = "work", "dlq.work", "g"

@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import NewTopic
 
-from tests.clients.transactions import WAIT_S, admin
+from tests.clients.transactions.calls import WAIT_S, admin
 from tests.faults.servers import Servers, disturbed
 
 FIXED, HEADER = "later.fixed", "later.header"

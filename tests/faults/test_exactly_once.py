@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from tests.clients.exactly_once import Work, compiled, problems
-from tests.clients.transactions import UNCOMMITTED, settle, write
+from tests.clients.transactions.calls import UNCOMMITTED, settle, write
+from tests.clients.transactions.exactly_once import Work, compiled, problems
 from tests.faults.servers import Servers, disturbed
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")

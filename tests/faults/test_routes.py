@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from tests.clients.transactions import WAIT_S, admin
+from tests.clients.transactions.calls import WAIT_S, admin
 from tests.faults.servers import Servers, disturbed
 from tests.harness import eventually
 

@@ -4,7 +4,7 @@ Ten members of a share group accept, release and reject records at random, and w
 happens to them. Every few hundred records one of them is killed, or stopped until its records have
 gone to others, and so are the servers; once all of them die at the same moment. Afterwards their
 notes and the dead letters are held against each other, record by record
-(`tests/clients/share_notes.py`).
+(`tests/clients/shares/notes.py`).
 """
 
 import random
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.clients.exactly_once import compiled
-from tests.clients.share_notes import History, problems
-from tests.clients.shares import FLAGS as AT_ONCE
-from tests.clients.shares import configure, drain, member, produce
-from tests.clients.test_dead_letters import enable
+from tests.clients.shares.members import FLAGS as AT_ONCE
+from tests.clients.shares.members import configure, drain, member, produce
+from tests.clients.shares.notes import History, problems
+from tests.clients.shares.test_dead_letters import enable
+from tests.clients.transactions.exactly_once import compiled
 from tests.faults.servers import Servers, disturbed
 from tests.faults.sharing import JAVA_PROGRAM, Work
 from tests.harness import eventually

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import transactions
-from tests.clients.test_groups import create
+from tests.clients.groups.test_groups import create
+from tests.clients.transactions import calls as transactions
 from tests.frameworks.connect import ConnectWorker
 from tests.harness import eventually
 from tests.workers import Site

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from tests.clients import transactions
-from tests.clients.test_groups import create
+from tests.clients.groups.test_groups import create
+from tests.clients.transactions import calls as transactions
 from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, eventually
 from tests.workers import Site
 

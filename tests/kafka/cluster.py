@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.canonical import unheard
-from tests.kafka.groups import commit_values
+from tests.kafka.groups.members import commit_values
 from tests.wire import TODAY_MS, Wire, batch, batches, fetch_values
 
 ELSEWHERE = {14, 15, 16}  # loading, not available, not the coordinator

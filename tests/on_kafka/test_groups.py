@@ -9,11 +9,11 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.partitioner import shard_of
-from tests.clients.members import KINDS, Member
-from tests.clients.test_groups import Load, create, everything, spread
-from tests.clients.test_retention import alter, bounds, write
+from tests.clients.groups.members import KINDS, Member
+from tests.clients.groups.test_groups import Load, create, everything, spread
+from tests.clients.topics.test_retention import alter, bounds, write
 from tests.harness import Served, eventually, served
-from tests.kafka.groups import Classic, Modern, commit_values, committed
+from tests.kafka.groups.members import Classic, Modern, commit_values, committed
 from tests.on_kafka.test_storage import EAGER, contents, fill, log_trimmed_beyond
 from tests.real_kafka import Kafka
 from tests.wire import Wire

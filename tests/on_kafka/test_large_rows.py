@@ -7,7 +7,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
-from tests.kafka.groups import Classic
+from tests.kafka.groups.members import Classic
 from tests.on_kafka.test_setup import admin, flags, make, refusal
 from tests.on_kafka.test_setup import alter as alter_topic
 from tests.on_kafka.test_storage import EAGER, fill, log_trimmed_beyond, trim

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from tests.clients.routes import arrived, check, entrance, taking
+from tests.clients.routes.calls import arrived, check, entrance, taking
 from tests.spark import jobs
 from tests.workers import Site
 

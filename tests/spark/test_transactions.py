@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.transactions import (
+from tests.clients.transactions.calls import (
     WAIT_S,
     abort,
     commit,
