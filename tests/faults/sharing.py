@@ -14,7 +14,7 @@ from tests.clients.transactions.calls import UNCOMMITTED, WAIT_S, create, messag
 from tests.faults.servers import Servers
 from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
 
-JAVA_PROGRAM = ROOT / "tests" / "clients" / "Shares.java"
+JAVA_PROGRAM = ROOT / "tests/clients/shares/Shares.java"
 _DESCRIBE_OFFSETS = 90
 _BATCH = 10  # records of a partition that are written at once
 
