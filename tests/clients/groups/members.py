@@ -20,7 +20,7 @@ Seen = tuple[str, int, int]
 
 
 class Member(ABC):
-    """Consumes and commits until it is stopped; `seen` in the order of delivery."""
+    """A member that consumes and commits until it is stopped; `seen` is in order of delivery."""
 
     def __init__(self, address: str, group: str, topics: list[str]) -> None:
         self.address = address

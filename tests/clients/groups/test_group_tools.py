@@ -25,7 +25,7 @@ def groups(site: Site, *arguments: str) -> str:
 
 
 def fill(site: Site, queue: str, count: int, partitions: int = 1, **settings: str) -> None:
-    """Records one second apart, the last one now."""
+    """Write records one second apart, the last one now."""
     create(site, queue, partitions=partitions, **settings)
     producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
     now = int(time.time() * 1000)

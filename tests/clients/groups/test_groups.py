@@ -31,7 +31,7 @@ def create(site: Site, *names: str, partitions: int = 1, **settings: str) -> Non
 
 
 class Load(threading.Thread):
-    """Writes to all partitions of a queue until told to stop; `written` has every record."""
+    """A writer to all partitions of a queue until told to stop; `written` has every record."""
 
     def __init__(self, address: str, queue: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -105,7 +105,7 @@ def test_two_members_come_and_go_under_load(site: Site, kind: str) -> None:
 
 
 def held(site: Site, group: str) -> list[int]:
-    """How many partitions each member has, as Kafka's own tool says."""
+    """Return the number of partitions of each member, as Kafka's own tool says."""
     out = java(
         GROUPS, "--bootstrap-server", site.address, "--describe", "--group", group, "--members"
     )

@@ -93,7 +93,7 @@ def test_kafka_python_of_this_version_works(site: Site, queue: str, version: str
 
 @pytest.fixture(scope="module")
 def librdkafka(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program with librdkafka 1.9.2 within it."""
+    """Build a program with librdkafka 1.9.2 within it."""
     need_program("go")
     need_program("gcc")
     built = tmp_path_factory.mktemp("librdkafka") / "basics"

@@ -127,7 +127,7 @@ def test_offsets_by_time(site: Site, queue: str) -> None:
 
 
 def partitions_at(address: str, queue: str) -> int:
-    """How many partitions a queue has as one worker knows it."""
+    """Return the number of partitions of a queue as one worker knows it."""
     host, port = address.split(":")
     with Wire(host, int(port)) as wire:
         return len(wire.metadata(queue, create=False).topics[0].partitions)

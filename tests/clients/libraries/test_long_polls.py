@@ -1,4 +1,4 @@
-"""What ends a Fetch that waits."""
+"""The events that end a Fetch that waits."""
 
 import time
 
@@ -35,7 +35,7 @@ def test_a_request_behind_it(server: Served, wire: Wire, queue: str) -> None:
 
 
 def test_nothing_but_its_time_or_a_record(server: Served, wire: Wire, queue: str) -> None:
-    """What was behind an earlier Fetch does not end a later one."""
+    """Requests behind an earlier Fetch do not end a later one."""
     wire.create(queue)
     wire.send(ApiKey.FETCH, 12, fetch_values({(queue, 0): 0}, wait_ms=LONG_MS))
     ask_offset(wire, queue)

@@ -48,13 +48,13 @@ def need_version(program: str, argument: str, least: str) -> None:
 
 
 def version(text: str) -> list[int]:
-    """The first two numbers of a version somewhere in a text."""
+    """Return the first two numbers of a version somewhere in a text."""
     return [int(number) for number in re.findall(r"\d+", text)[:2]]
 
 
 @pytest.fixture(scope="module")
 def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the Go programs."""
+    """Build the Go programs and return their directory."""
     least = re.search(r"^go (\S+)$", (GO / "go.mod").read_text(), re.MULTILINE)
     assert least
     need_version("go", "version", least[1])
@@ -69,7 +69,7 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the programs and kafkajs."""
+    """Return a directory with the programs and kafkajs."""
     least = json.loads((NODE / "package.json").read_text())["engines"]["node"].removeprefix(">=")
     need_version("node", "--version", f"{least}.0")
     need_program("npm")
@@ -111,7 +111,7 @@ def test_franz_go(site: Site, queue: str, go: Path) -> None:
 
 
 def test_franz_go_in_a_share_group(site: Site, queue: str, go: Path) -> None:
-    """What is done there, is in go/shares/main.go."""
+    """The program is go/shares/main.go."""
     create(site.address, queue, partitions=3)
     configure(site.address, queue)
     produce(site.address, queue, [b"%d" % number for number in range(150)], partitions=3)

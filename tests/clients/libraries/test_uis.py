@@ -49,7 +49,7 @@ REDPANDA: list[tuple[int, int, dict[str, Any]]] = [
 
 
 def errors(answer: Any) -> list[int]:
-    """Every error code anywhere in an answer that is not zero."""
+    """Yield every error code in an answer that is not zero."""
     if isinstance(answer, tuple):
         return [code for item in answer for code in errors(item)]
     if not hasattr(answer, "__dataclass_fields__"):
@@ -84,7 +84,7 @@ def test_first_requests_of_a_ui_are_answered(
 
 
 def settings_of(wire: Wire, queue: str) -> None:
-    """Of the queue and of every broker by its own connection's id."""
+    """Describe the queue, and every broker by its own connection's id."""
     brokers = wire.call(ApiKey.DESCRIBE_CLUSTER, 1, CLUSTER).brokers
     mine = wire.socket.getpeername()[1]
     here = next(str(b.broker_id) for b in brokers if b.port == mine)
@@ -105,7 +105,7 @@ def test_acls_are_asked_for_as_of_a_kafka_without_any(site: Site) -> None:
 
 
 def test_the_same_through_an_admin_client(site: Site, queue: str) -> None:
-    """What librdkafka's admin client has of it, with its own routing to nodes."""
+    """librdkafka's admin client finds the same, by its own routing to nodes."""
     with site.wire(queue) as wire:
         wire.create(queue)
     admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})

@@ -28,7 +28,7 @@ def _settings(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def make(address: str, queue: str, settings: Mapping[str, object], partitions: int = 1) -> None:
-    """A queue with these settings of `kproxy.route.`, with `_` for `.` in their names."""
+    """Create a queue with these settings of `kproxy.route.`, with `_` for `.` in their names."""
     client = admin(address)  # it has to live until it has answered
     topic = NewTopic(queue, partitions, 1, config=_settings(settings))
     client.create_topics([topic])[queue].result(WAIT_S)
@@ -42,7 +42,7 @@ def entrance(
 
 
 def taking(address: str, queue: str, source: str, what: str = "", **more: object) -> None:
-    """A queue that gets what a filter lets through of another one's."""
+    """Create a queue that gets the records of another one that pass a filter."""
     make(address, queue, {"from": source, "filter": what, **more})
 
 
@@ -70,7 +70,7 @@ def producer(address: str, **settings: Any) -> Producer:
 
 
 def put(client: Producer, queue: str, records: Iterable[Record], partition: int = 0) -> None:
-    """Records in line to one partition; one that is refused fails where it is waited for."""
+    """Send records in line to one partition. A refused one fails where it is waited for."""
     for key, value, headers in records:
         client.produce(queue, value, key, partition, headers=headers, on_delivery=_delivered)
 
@@ -84,24 +84,24 @@ def flush(client: Producer) -> None:
 
 
 def send(address: str, queue: str, records: Iterable[Record], **settings: Any) -> None:
-    """Records into one partition; they are there once this returns."""
+    """Write records into one partition, and wait until they are there."""
     client = producer(address, **settings)
     put(client, queue, records)
     flush(client)
 
 
 def keyed(first: int, end: int, keys: int) -> list[Record]:
-    """Numbers by turns to so many keys."""
+    """Return numbered records whose keys take turns."""
     return [(b"k%d" % (number % keys), b"%d" % number, {}) for number in range(first, end)]
 
 
 def of_key(first: int, end: int, keys: int, key: int) -> list[bytes]:
-    """The values that `keyed` gives one of the keys."""
+    """Return the values that `keyed` gives one of the keys."""
     return [b"%d" % number for number in range(first, end) if number % keys == key]
 
 
 def end_of(address: str, queue: str) -> int:
-    """How many records a queue has had; 0 where there is none of this name."""
+    """Return the number of records a queue has had; 0 where there is none of this name."""
     try:
         return ends(address, [queue])[queue]
     except KafkaException:
@@ -109,7 +109,7 @@ def end_of(address: str, queue: str) -> int:
 
 
 def start_of(address: str, queue: str) -> int:
-    """The first offset that a queue has, or its end."""
+    """Return the first offset that a queue has, or its end."""
     client, part = admin(address), TopicPartition(queue, 0)
     asked = client.list_offsets({part: OffsetSpec.earliest()})
     found: int = asked[part].result(WAIT_S).offset

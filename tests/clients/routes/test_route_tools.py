@@ -26,20 +26,20 @@ TAGGED: list[tuple[str, str | bytes | None]] = [("tag", b"red")]
 
 
 def told(site: Site, queue: str) -> dict[str, Any]:
-    """What `kproxy describe --json` says: in this process, as many wait for it."""
+    """Return the answer of `kproxy describe --json`, run in this process, as many wait for it."""
     host, _, port = site.address.split(",")[0].rpartition(":")
     with Client((host, int(port))) as client:
         return describe(client, queue).plain()
 
 
 def described(site: Site, queue: str) -> dict[str, Any]:
-    """Its routes by where they go."""
+    """Return its routes by their target."""
     routes: list[dict[str, Any]] = told(site, queue)["routes"]
     return {route["route"]: route for route in routes}
 
 
 def landed(site: Site, queue: str, route: str, count: int) -> dict[str, Any]:
-    """The route once so many records of its source have landed, in all partitions."""
+    """Return the route once so many records of its source have landed, in all partitions."""
 
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = described(site, queue).get(route) or {"partitions": [], "lag": 1}
@@ -71,7 +71,7 @@ def alter(site: Site, queue: str, value: str | None, *names: str) -> None:
 
 
 def configure(site: Site, queue: str, settings: str) -> None:
-    """kafka-topics knows only the names of Kafka's own settings, kafka-configs sends any."""
+    """Alter settings by kafka-configs: kafka-topics knows the names of Kafka's own alone."""
     at = ("--bootstrap-server", site.address)
     java(CONFIGS, *at, "--alter", "--topic", queue, "--add-config", settings)
 

@@ -117,7 +117,7 @@ def test_a_transaction_may_be_larger_than_what_may_wait(site: Site, queue: str) 
 
 
 def test_aborted_records_are_not_passed_on(site: Site, queue: str) -> None:
-    """What is committed is, once; what is open waits, and so does what lies behind it."""
+    """Committed records are passed on once. Open ones wait, and so do the records behind them."""
     entrance(site.address, queue, f"{queue}-{{key}}")
     one, other = (transactional(site.address, f"{queue}-{n}") for n in range(2))
 
@@ -253,7 +253,7 @@ def test_the_largest_record_that_is_taken_is_passed_on(site: Site, queue: str) -
 
 
 def test_an_entrance_deleted_with_records_on_their_way(site: Site, queue: str) -> None:
-    """What it had passed on is there, once, in order; the next of its name passes on its own."""
+    """Its records are there once, in order. The next one of its name passes on its own."""
     entrance(site.address, queue, f"{queue}-{{key}}")
     send(site.address, queue, keyed(0, 4000, KEYS))
     delete(site.address, queue)
@@ -344,7 +344,7 @@ def test_an_entrance_that_keeps_nothing(site: Site, queue: str) -> None:
 
 
 def test_two_entrances_that_name_each_other(site: Site, queue: str) -> None:
-    """What came by a route is not routed on."""
+    """Records that came by a route are not routed on."""
     for name in "ab":
         entrance(site.address, f"{queue}-{name}", f"{queue}-{{key}}")
     send(site.address, f"{queue}-a", [(b"b", b"from a", {})] * 10)

@@ -15,7 +15,7 @@ KINDS = "embedded", "on Kafka"
 
 @contextmanager
 def running(kind: str, directory: Path, login_ms: int = 4000) -> Iterator[Site]:
-    """A site where alice may log in, for so long at a time."""
+    """Run a site with a user alice, whose login lasts so long."""
     lasts = (
         "--connections-max-reauth-ms", str(login_ms), "--group-initial-rebalance-delay-ms", "200",
     )  # fmt: skip

@@ -41,7 +41,7 @@ FORMS = (
 
 
 def told(address: str) -> Iterator[list[str]]:
-    """What the tool prints of each form: its lines, as rules come in no order."""
+    """Return the sorted lines that the tool prints of each form: rules come in no order."""
     for form in FORMS:
         done = run_java(TOOL, "--bootstrap-server", address, *form.split())
         assert done.returncode == 0, (form, done.stdout, done.stderr)

@@ -1,6 +1,6 @@
 """franz-go, sarama and kafkajs log in by each mechanism over TLS, as those in test_security.py do.
 
-What the programs do is in go/logins/main.go and node/logins.js.
+The programs are go/logins/main.go and node/logins.js.
 """
 
 import os

@@ -54,7 +54,7 @@ def test_librdkafka(secured: Site, mechanism: str, name: str) -> None:
 
 
 def certified(site: Site) -> dict[str, Any]:
-    """Settings of librdkafka for who has a certificate."""
+    """Return the settings of librdkafka for a client with a certificate."""
     certificate = str(site.carls)
     files = {"ssl.certificate.location": certificate, "ssl.key.location": certificate}
     return site.librdkafka("MUTUAL") | files
@@ -149,7 +149,7 @@ def kcat(settings: dict[str, Any], *arguments: str, stdin: str | None = None) ->
 
 
 def kcat_is_refused(site: Site, settings: dict[str, Any], queue: str) -> str:
-    """Why, as it is logged."""
+    """Return the reason that is logged."""
     with pytest.raises(subprocess.CalledProcessError):
         kcat(settings, "-P", "-t", queue, stdin="one\n")
     failed = [event for event in site.server.events if event["event"] == "login_failed"]
@@ -161,7 +161,7 @@ SASL = "org.apache.kafka.common.security"
 
 
 def java_settings(site: Site, path: Path, mechanism: str) -> str:
-    """A file of settings for a client that logs in so."""
+    """Write the settings of a client that logs in so, and return their file."""
     properties = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(site.authority.ca)}
     if mechanism == "certificate":
         properties |= {

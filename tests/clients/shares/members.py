@@ -13,14 +13,14 @@ ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Ackno
 FLAGS = (
     "--group-share-assignment-interval-ms", "0", "--group-share-min-record-lock-duration-ms", "100",
 )  # fmt: skip
-"""Of workers: what a test waits for comes soon."""
+"""The flags of workers by which a test does not wait long."""
 
 Given = tuple[int, bytes, int]
 """Offset, value and delivery count of a record."""
 
 
 def configure(address: str, group: str, **settings: object) -> None:
-    """Settings of a group, with `_` for `.` in their names; it begins at the first records."""
+    """Configure a group, with `_` for `.` in settings' names; it begins at the first records."""
     client = admin(address)
     wanted = {"share_auto_offset_reset": "earliest"} | settings
     entries = [
@@ -35,7 +35,7 @@ def configure(address: str, group: str, **settings: object) -> None:
 def member(
     address: str, group: str, *queues: str, explicit: bool = True, **settings: Any
 ) -> ShareConsumer:
-    """A share consumer that has subscribed."""
+    """Return a share consumer that has subscribed."""
     mode = "explicit" if explicit else "implicit"
     consumer = ShareConsumer(
         {"bootstrap.servers": address, "group.id": group, "share.acknowledgement.mode": mode,
@@ -46,7 +46,7 @@ def member(
 
 
 def produce(address: str, queue: str, values: Iterable[bytes], partitions: int = 1) -> None:
-    """A record for each value, in a batch of its own."""
+    """Produce a record for each value, in a batch of its own."""
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for number, value in enumerate(values):
         producer.produce(queue, value, partition=number % partitions)
@@ -54,7 +54,7 @@ def produce(address: str, queue: str, values: Iterable[bytes], partitions: int =
 
 
 def poll(consumer: ShareConsumer, seconds: float = 0.5) -> list[Message]:
-    """What one poll gives; an error that is not about the way there fails."""
+    """Return the records of one poll. An error that is not about the connection fails."""
     found = []
     for message in consumer.poll(seconds):
         error = message.error()
@@ -66,8 +66,10 @@ def poll(consumer: ShareConsumer, seconds: float = 0.5) -> list[Message]:
 
 
 def take(consumer: ShareConsumer, count: int, seconds: float = WAIT_S) -> list[Message]:
-    """So many records, in explicit mode of one fetch: whoever polls again has to have said of all
-    of them."""
+    """Take so many records of one fetch.
+
+    In explicit mode a member acknowledges all of them before it polls again.
+    """
     until = time.monotonic() + seconds
     while True:
         found = poll(consumer)
@@ -105,9 +107,9 @@ def drain(
 
 
 def rest(address: str, group: str, queue: str, mark: bytes = b"the end") -> list[Given]:
-    """What is left in a queue's partition for a new member of its group, which accepts it.
+    """Accept and return the records left in a queue's partition for a new member of its group.
 
-    A record is put behind it: what is not given before that is not given at all.
+    A record is put behind them: a record that is not given before that is not given at all.
     """
     produce(address, queue, [mark])
     consumer = member(address, group, queue)

@@ -1,8 +1,8 @@
-"""What members of a share group wrote down, and how it goes against what a share group promises.
+"""The notes of members of a share group, and the promises of a share group that they break.
 
-Who says what of a record is known by how often it was given: a member whose time ran out, or who
-was stopped, says something of an earlier delivery. Such a one is told that all is well where the
-record is done already, so what is said counts only where no later delivery was noted before.
+The delivery count says whose acknowledgement counts: a member that was stopped, or whose lock timed
+out, acknowledges an earlier delivery. It is answered with success where the record is done already.
+Therefore an acknowledgement counts only where no later delivery was noted before it.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class Delivery:
     """A record in a member's hands."""
 
     born: int
-    """When its member began."""
+    """The time at which its member began."""
     at: int
     count: int
     value: str
@@ -37,7 +37,7 @@ class Delivery:
 
     @property
     def may_be_done(self) -> bool:
-        """What it said may have been heard, though it was not told so."""
+        """Its acknowledgement may have been taken, though no answer said so."""
         return bool(self.said) and self.error != REFUSED
 
 
@@ -49,7 +49,7 @@ class History:
     answered: int = 0
 
     def read(self, lines: Iterable[str]) -> None:
-        """One member's notes; the last line may be cut short."""
+        """Read one member's notes; the last line may be cut short."""
         born = 0
         mine: dict[Record, Delivery] = {}
         for line in lines:
@@ -91,7 +91,7 @@ class Letter(NamedTuple):
 def problems(
     history: History, written: dict[Record, str], limit: int, letters: Iterable[Letter]
 ) -> list[str]:
-    """How what happened goes against the promises."""
+    """List the promises that were broken."""
     said = []
     dead: dict[Record, list[Letter]] = {}
     for letter in letters:
@@ -110,7 +110,7 @@ def problems(
 
 
 def _of_deliveries(deliveries: list[Delivery], value: str, limit: int) -> Iterator[str]:
-    """What each delivery is by itself, and to others."""
+    """Check each delivery by itself, and against the others."""
     counts = Counter(one.count for one in deliveries)
     for count, times in counts.items():
         if not 1 <= count <= limit:
@@ -127,7 +127,7 @@ def _of_deliveries(deliveries: list[Delivery], value: str, limit: int) -> Iterat
 
 
 def _after_answers(deliveries: list[Delivery], limit: int) -> Iterator[str]:
-    """What was answered stays so."""
+    """Check that an acknowledgement with success is final."""
     for one in deliveries:
         others = [other for other in deliveries if other is not one]
         if not one.is_done or any(
@@ -146,7 +146,7 @@ def _after_answers(deliveries: list[Delivery], limit: int) -> Iterator[str]:
 def _of_letters(
     deliveries: list[Delivery], letters: list[Letter], value: str, limit: int
 ) -> Iterator[str]:
-    """There is one for a reason."""
+    """Check that each dead letter has a reason."""
     if len(letters) > 1:
         yield f"{len(letters)} dead letters"
     for letter in letters:
@@ -163,7 +163,7 @@ def _of_letters(
 
 
 def _of_ends(deliveries: list[Delivery], letters: list[Letter], limit: int) -> Iterator[str]:
-    """Each record ends once: it was accepted, or is a dead letter."""
+    """Check that each record ends once: accepted, or as a dead letter."""
     dead = bool(letters)
     last = max(deliveries, key=lambda one: (one.count, one.at), default=None)
     if last is not None and last.is_done and last.said == "accept":

@@ -35,7 +35,7 @@ def enable(address: str, queue: str, value: str = "true") -> None:
 
 
 def letters(address: str, queue: str, count: int, partitions: int = 1) -> list[Message]:
-    """The records of a dead-letter queue, once there are so many; and then no more come."""
+    """Return a dead-letter queue's records once there are so many; check that no more come."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
          "auto.offset.reset": "earliest", "log_level": 0,

@@ -30,7 +30,7 @@ def test_java(site: Site, queue: str) -> None:
         "told={0=done, 1=done, 2=done, 3=done}",
         "held at its close=ex1 fx1",
         "given back=fx2",
-        "refused=IllegalStateException",  # who accepts by polling says nothing by itself
+        "refused=IllegalStateException",  # in implicit mode a member may not acknowledge by itself
         "of three=gx1 hx1",
         "of three=ix1 jx1",
         "of three=kx1 lx1",

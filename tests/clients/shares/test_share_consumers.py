@@ -101,7 +101,7 @@ def test_close_gives_back_unacknowledged_records(site: Site, queue: str) -> None
 
 
 def test_members_share_one_partition(site: Site, queue: str) -> None:
-    """What one holds the other is not given; both are given some."""
+    """A record that one member holds is not given to the other. Both are given some."""
     create(site.address, queue)
     configure(site.address, queue)
     produce(site.address, queue, numbers(0, 10))

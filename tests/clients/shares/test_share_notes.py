@@ -1,4 +1,4 @@
-"""Who checks share groups under kills finds each anomaly, planted into notes that are right."""
+"""The checker of share groups under kills finds each anomaly, planted into notes that are right."""
 
 import pytest
 

@@ -35,7 +35,7 @@ def groups(site: Site, *arguments: str) -> str:
 
 
 def words(printed: str) -> Iterator[list[str]]:
-    """The lines of a table, but for its head."""
+    """Return the lines of a table, but for its head."""
     for line in printed.splitlines():
         if line and not line.startswith("GROUP "):
             yield line.split()

@@ -50,7 +50,7 @@ class Notes:
 
 
 def work(address: str, group: str, notes: Notes, rng: random.Random, queues: list[str]) -> None:
-    """Until something fails."""
+    """Work until something fails."""
     settings = {"max.poll.records": 20}
     consumer = member(address, group, *queues, **settings)
     waiting: set[tuple[str, int, int]] = set()
@@ -68,7 +68,7 @@ def work(address: str, group: str, notes: Notes, rng: random.Random, queues: lis
     consumer.set_acknowledgement_commit_callback(answered)
     while True:
         messages = poll(consumer, 0.2)
-        notes.write()  # of what was answered late
+        notes.write()  # the late answers
         for one in messages:
             record = one.topic(), one.partition(), one.offset()
             notes.note("given", *record, one.delivery_count(), (one.value() or b"").decode())

@@ -18,7 +18,7 @@ COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01"}
 
 
 def put(site: Site, queue: str, *pairs: tuple[str, str | None], **settings: str) -> None:
-    """A batch each."""
+    """Write each record as a batch of its own."""
     producer = Producer({"bootstrap.servers": site.address, "log_level": 0, **settings})
     for key, value in pairs:
         producer.produce(queue, key=key, value=value, partition=0)
@@ -26,7 +26,7 @@ def put(site: Site, queue: str, *pairs: tuple[str, str | None], **settings: str)
 
 
 def there(site: Site, queue: str) -> list[tuple[int, str, str | None]]:
-    """(offset, key, value) of all that a consumer finds; it sees the end."""
+    """Return (offset, key, value) of each record a consumer finds up to the end."""
     consumer = Consumer(
         {"bootstrap.servers": site.address, "group.id": "looks", "enable.partition.eof": True,
          "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}

@@ -77,7 +77,7 @@ SAID = {
     "kafka-acls": "SecurityDisabledException",
     "kafka-delegation-tokens": "",
 }
-"""What a tool prints among other things."""
+"""The lines that a tool prints among others."""
 WITHOUT_ADDRESS = {"kafka-replica-verification", "kafka-cluster"}
 ENDLESS = {"kafka-replica-verification"}
 
@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 def lines() -> list[Line]:
-    """What the table says."""
+    """Return the lines of the table."""
     found = []
     for row in (ROOT / "docs" / "tools.md").read_text().splitlines():
         cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -142,7 +142,7 @@ def test_every_tool(site: Site, tmp_path: Path) -> None:
 
 
 def place(site: Site) -> dict[str, object]:
-    """Where the first partition is."""
+    """Return the broker of the first partition."""
     admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
     part = admin.list_topics("user-42", timeout=20).topics["user-42"].partitions[0]
     return {"topic": "user-42", "partition": 0, "replicas": [part.leader]}

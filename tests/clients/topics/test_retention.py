@@ -14,7 +14,7 @@ FLAGS = ("--retention-check-ms", "300", "--keeper-period-ms", "200")
 
 
 def write(site: Site, queue: str, ages_s: list[float], partition: int = 0, size: int = 10) -> None:
-    """A batch each, so old."""
+    """Write each record as a batch of its own, so old."""
     producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
     for age in ages_s:
         stamp = int((time.time() - age) * 1000)

@@ -38,7 +38,7 @@ def create(address: str, *queues: str, partitions: int = 1) -> None:
 
 
 def transactional(address: str, identity: str, **settings: Any) -> Producer:
-    """A librdkafka producer that has its id and epoch."""
+    """Return a librdkafka producer that has its id and epoch."""
     producer = Producer(
         {"bootstrap.servers": address, "transactional.id": identity, "linger.ms": 5,
          "log_level": 0, "retry.backoff.ms": 20, "reconnect.backoff.max.ms": 200, **settings}
@@ -48,9 +48,9 @@ def transactional(address: str, identity: str, **settings: Any) -> Producer:
 
 
 def write(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str, int]:
-    """Records into queues, each waited for: the transaction they are in stays open.
+    """Write records into queues in a transaction that stays open, and wait for each.
 
-    The offset of the last one in each queue.
+    Return the offset of the last one in each queue.
     """
     failed: list[Any] = []
     last: dict[str, int] = {}
@@ -69,7 +69,7 @@ def write(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str, 
 
 
 def commit(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str, int]:
-    """A transaction of these records; the offset of the last one in each queue."""
+    """Commit a transaction of these records; return the offset of the last one in each queue."""
     producer.begin_transaction()
     last = write(producer, values)
     producer.commit_transaction(WAIT_S)
@@ -77,14 +77,14 @@ def commit(producer: Producer, values: Iterable[tuple[str, bytes]]) -> dict[str,
 
 
 def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
-    """A transaction of these records, all of them written, that is aborted."""
+    """Abort a transaction of these records, all of them written."""
     producer.begin_transaction()
     write(producer, values)
     producer.abort_transaction(WAIT_S)
 
 
 def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dict[str, int]:
-    """Where a reader's end is, for each queue's partition 0."""
+    """Return the reader's end of each queue's partition 0."""
     client = admin(address)  # it has to live until it has answered
     asked = client.list_offsets(
         {TopicPartition(queue, 0): OffsetSpec.latest() for queue in queues},
@@ -102,7 +102,7 @@ def settle(address: str, queues: Iterable[str], seconds: float = WAIT_S) -> None
 def messages(
     address: str, parts: Iterable[TopicPartition], isolation: str = COMMITTED, seconds: float = 60
 ) -> dict[tuple[str, int], list[Message]]:
-    """What some partitions have from an offset on, up to the reader's end."""
+    """Return the records of some partitions from an offset on, up to the reader's end."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "readers", "log_level": 0,
          "enable.auto.commit": False, "auto.offset.reset": "error", "enable.partition.eof": True,
@@ -130,7 +130,7 @@ def messages(
 def read(
     address: str, queues: Iterable[str], isolation: str = COMMITTED
 ) -> dict[str, list[tuple[int, bytes]]]:
-    """Offset and value of each record of each queue's partition 0, up to the reader's end."""
+    """Return offset and value of each record of the queues' partition 0, up to the end."""
     found = messages(address, [TopicPartition(queue, 0, 0) for queue in queues], isolation)
     return {
         queue: [(one.offset() or 0, one.value() or b"") for one in some]
@@ -139,14 +139,14 @@ def read(
 
 
 def values(address: str, queue: str, isolation: str = COMMITTED) -> list[bytes]:
-    """What a reader of one queue sees."""
+    """Return the values that a reader of one queue sees."""
     return [value for _, value in read(address, [queue], isolation)[queue]]
 
 
 def committed_offsets(
     address: str, group: str, queues: Iterable[str], *, stable: bool = True
 ) -> dict[str, int]:
-    """What a group has committed, by queue; an error of one is raised."""
+    """Return the offsets that a group has committed, by queue. An error of one is raised."""
     client = admin(address)
     parts = [TopicPartition(queue, 0) for queue in queues]
     asked = client.list_consumer_group_offsets(

@@ -31,11 +31,11 @@ from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need, need_program
 
 JAVA_PROGRAM = Path(__file__).with_name("Transactions.java")
 AT_ONCE = 100  # records of a transaction that fills the input
-ABORTED_EACH = 7  # of a processor's transactions
+ABORTED_EACH = 7  # one transaction of a processor in so many
 
 
 def process(address: str, prefix: str, slot: str, queues: int, count: int, pause_s: float) -> None:
-    """Until something fails."""
+    """Work until something fails."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": prefix, "group.instance.id": slot,
          "session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "isolation.level": COMMITTED,
@@ -71,7 +71,7 @@ def _copy(producer: Producer, consumer: Consumer, messages: Sequence, mark: byte
 
 
 def problems(wanted: Mapping[str, list[bytes]], found: Mapping[str, list[bytes]]) -> list[str]:
-    """How what was read differs from what each queue must have, in that order."""
+    """List the differences between the records found and those that each queue must have."""
     said = []
     for queue, values in wanted.items():
         seen, must = Counter(found[queue]), Counter(values)
@@ -104,7 +104,10 @@ class Work:
         self.ended = self.killed = 0
 
     def fill(self, records: int) -> None:
-        """In transactions over all queues; each fifth is aborted and written again."""
+        """Write records in transactions over all queues.
+
+        Each fifth is aborted and written again.
+        """
         producer = transactional(self.address, f"{self.prefix}-fill")
         for number, first in enumerate(range(self._written, self._written + records, AT_ONCE)):
             some = []
@@ -182,7 +185,7 @@ class Work:
 
 
 def compiled(directory: Path, program: Path = JAVA_PROGRAM) -> Path:
-    """A directory with the classes of a Java program: it is started often."""
+    """Return a directory with the classes of a Java program, which is started often."""
     need(KAFKA_LIBS.exists(), "Kafka's libraries: make kafka-libs")
     subprocess.run(
         [need_program("javac"), "-cp", f"{KAFKA_LIBS}/*", "-d", str(directory), str(program)],

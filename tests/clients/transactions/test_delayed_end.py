@@ -154,7 +154,7 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture(params=["embedded", "kafka"])
 def behind(request: pytest.FixtureRequest, proxy: Proxy, tmp_path: Path) -> Iterator[Proxy]:
-    """The proxy, before a kproxy that tells its clients to connect to it."""
+    """Yield the proxy, before a kproxy that tells its clients to connect to it."""
     flags = ("--advertise", proxy.address)
     if request.param == "embedded":
         with served(tmp_path / "data", *flags) as server:
@@ -168,7 +168,7 @@ def behind(request: pytest.FixtureRequest, proxy: Proxy, tmp_path: Path) -> Iter
 
 
 def stage(proxy: Proxy, queue: str, first: Callable[[Producer], Any]) -> Producer:
-    """A transaction whose end came late, when a later one had records; that one is still open."""
+    """Stage a transaction whose end came late, when a later one, still open, had records."""
     create(proxy.address, queue)
     producer = transactional(proxy.address, queue)
     commit(producer, [(queue, b"1")])
@@ -212,7 +212,7 @@ def test_a_late_end_ends_nothing(
 
 
 def test_a_real_kafka_ends_the_later_transaction(proxy: Proxy, tmp_path: Path) -> None:
-    """What this stages is what Kafka has open."""
+    """Kafka has the fault that this stages."""
     kafka = Kafka(tmp_path, advertise=proxy.port)
     try:
         proxy.server_port = kafka.port

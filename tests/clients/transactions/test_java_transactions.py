@@ -1,6 +1,7 @@
 """Transactions of Kafka's Java clients.
 
-Those of 4.3 are of version 2 (KIP-890): the epoch grows with each. Those of 3.9 are of version 1.
+The clients of 4.3 use version 2 (KIP-890): the epoch grows with each. The clients of
+3.9 use version 1.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ _BESIDE = ("lz4", "slf4j", "snappy", "zstd")
 
 
 def older_client() -> str:
-    """The class path of Kafka's Java clients 3.9, which Spark comes with."""
+    """Return the class path of Kafka's Java clients 3.9, which Spark comes with."""
     need(SPARK_JARS.exists(), "Spark's Kafka jars: make spark-jars")
     beside = [jar for jar in KAFKA_LIBS.glob("*.jar") if jar.name.startswith(_BESIDE)]
     return ":".join(map(str, [*SPARK_JARS.glob("kafka-clients-3.9*.jar"), *beside]))

@@ -51,7 +51,7 @@ def into(queue: str, some: list[bytes]) -> list[tuple[str, bytes]]:
 
 
 def member(site: Site, group: str, queue: str) -> Consumer:
-    """A member of a group, once it has the queue."""
+    """Return a member of a group that subscribes to the queue."""
     consumer = Consumer(
         {"bootstrap.servers": site.address, "group.id": group, "enable.auto.commit": False,
          "auto.offset.reset": "earliest", "isolation.level": COMMITTED, "log_level": 0}
@@ -126,7 +126,7 @@ def test_offsets_are_committed_with_the_transaction(site: Site, queue: str) -> N
     consumer = member(site, group, source)
 
     def offsets() -> dict[str, int] | None:
-        """What is committed; None while a transaction's are not yet ended."""
+        """Return the committed offset; None while a transaction's offsets are not yet ended."""
         try:
             return committed_offsets(site.address, group, [source])
         except KafkaException as error:
@@ -393,7 +393,7 @@ def test_kafka_python(site: Site, queue: str) -> None:
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """The rows that a tool printed, by the names above them."""
+    """Return the rows that a tool printed, by the names above them."""
     lines = [re.split(r"\s*\t\s*|\s{2,}", line.strip()) for line in text.splitlines() if line]
     return [dict(zip(lines[0], row, strict=False)) for row in lines[1:]]
 
