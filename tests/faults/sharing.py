@@ -20,7 +20,7 @@ _BATCH = 10  # records of a partition that are written at once
 
 
 class Work:
-    """What a group has to do, who does it, and what they wrote down."""
+    """The records of a group's work, its members, and their notes."""
 
     def __init__(
         self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
@@ -74,7 +74,7 @@ class Work:
         assert len(self.written) == first + records
 
     def lag(self) -> int:
-        """Records that the group is not done with, as its coordinator says; negative: unknown."""
+        """Return the lag by the group's coordinator; negative where it is unknown."""
         try:
             with self._servers.wire(self.group) as wire:
                 asked = {"groups": [{"group_id": self.group, "topics": None}]}
@@ -88,7 +88,7 @@ class Work:
         return -1 if min(lags) < 0 else sum(lags)
 
     def letters(self) -> list[Letter]:
-        """Dead letters that are there."""
+        """Return the dead letters that are there."""
         parts = [TopicPartition(self.dead_letters, index, 0) for index in range(self.partitions)]
         found = []
         for (_, partition), some in messages(self._servers.address, parts, UNCOMMITTED).items():
@@ -159,7 +159,7 @@ class Work:
     # -- notes
 
     def notes(self) -> int:
-        """Lines that were written so far."""
+        """Return the number of lines written so far."""
         for path in self.directory.glob("*.notes"):
             with path.open("rb") as file:
                 file.seek(self._seen.get(path, 0))

@@ -20,7 +20,7 @@ STAGING = "backup-staging"
 
 
 def begin(*arguments: object) -> "subprocess.Popen[str]":
-    """One of kproxy's commands, on its way."""
+    """Start one of kproxy's commands."""
     return begin_kproxy(*arguments)
 
 

@@ -45,7 +45,7 @@ def fill(address: str, first: int, count: int) -> None:
 
 
 class Member:
-    """Rejects whatever it is given."""
+    """A member that rejects each record it is given."""
 
     def __init__(self, address: str) -> None:
         self.consumer = member(address, GROUP, QUEUE, **{"max.poll.records": 50})
@@ -71,7 +71,7 @@ class Member:
 
 
 def letters(address: str) -> list[Message]:
-    """All of the dead-letter queue, now."""
+    """Return all records of the dead-letter queue."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
          "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200}

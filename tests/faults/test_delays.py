@@ -92,7 +92,7 @@ def end_of(consumer: Consumer, part: TopicPartition) -> int:
 
 
 def there(address: str, queue: str) -> list[list[Message]]:
-    """All of a queue by now, by partition."""
+    """Return all records of a queue by now, by partition."""
     found: list[list[Message]] = [[] for _ in range(PARTITIONS)]
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,

@@ -55,7 +55,7 @@ def fill(wire: Wire, queue: str, pid: int, sequence: int = 0) -> tuple[int, byte
 
 
 def fill_up(mount: Path) -> None:
-    """What another program may do: it writes until nothing fits."""
+    """Write until nothing fits, as another program may."""
     with (mount / "junk").open("ab", buffering=0) as junk, suppress(OSError):
         while True:
             junk.write(bytes(4096))

@@ -62,7 +62,7 @@ def test_kills_under_an_idempotent_producer(data_dir: Path, rounds: int) -> None
 
 
 def read_numbers(wire: Wire, queue: str) -> list[int]:
-    """Every record's number, in offset order (small uncompressed records)."""
+    """Return every record's number, in offset order (small uncompressed records)."""
     numbers: list[int] = []
     while True:
         part = wire.fetch(queue, len(numbers))

@@ -46,7 +46,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
 
 
 def make(address: str) -> None:
-    """The entrance, and the queue that takes some of its records."""
+    """Create the entrance, and the queue that takes some of its records."""
     client = admin(address)
     for topic in (
         NewTopic(
@@ -62,7 +62,7 @@ def make(address: str) -> None:
 
 
 class Work:
-    """What was produced, by the queue that is to have it."""
+    """The records produced, by the queue that is to have them."""
 
     def __init__(self, address: str, queues: int) -> None:
         self.wanted: dict[str, list[bytes]] = {}
@@ -77,7 +77,7 @@ class Work:
         )  # fmt: skip
 
     def produce(self, records: int, seconds: float) -> None:
-        """So many, spread over a time."""
+        """Produce so many records, spread over a time."""
         began = time.monotonic()
         for done in range(records):
             self._one(self._number)
@@ -118,13 +118,13 @@ def ends(consumer: Consumer, queues: list[str]) -> dict[str, int]:
     found = {}
     for queue in queues:
         part = TopicPartition(queue, 0)
-        with suppress(KafkaException):  # whoever leads it may have just changed
+        with suppress(KafkaException):  # the leader may have just changed
             found[queue] = consumer.get_watermark_offsets(part, WAIT_S, cached=False)[1]
     return found
 
 
 def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[str, list[bytes]]:
-    """All records of these queues, which have so many, and of what comes on top."""
+    """Return all records of these queues, and check that there are so many and no more."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
          "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200,
@@ -146,7 +146,7 @@ def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[
 
 
 def problems(wanted: dict[str, list[bytes]], found: dict[str, list[bytes]]) -> list[str]:
-    """What is lost, doubled, or out of order, by queue."""
+    """List the records lost, doubled, or out of order, by queue."""
     said = []
     for queue, values in wanted.items():
         times, due = Counter(found.get(queue, [])), Counter(values)

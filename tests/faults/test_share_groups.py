@@ -40,7 +40,7 @@ SETTLED_S = 60
 
 
 class Size(NamedTuple):
-    """How much there is to do, and under how many disturbances."""
+    """The number of records, and of disturbances."""
 
     records: int
     disturbances: int
@@ -59,20 +59,20 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
 
 
 def disturbances(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
-    """One of each, in an order of their own."""
+    """Return one disturbance of each kind, in a random order."""
 
     def kill_member() -> None:
         work.kill(rng.choice(work.slots))
 
     def stop_member() -> None:
-        """It goes on with records that others have by then."""
+        """Let it go on with records that others have by then."""
         work.pause(rng.choice(work.slots), 2 * LOCK_S)
 
     def kill_server() -> None:
         servers.kill(rng)
 
     def kill_all() -> None:
-        """Members that come after it hold nothing of what was before it."""
+        """Check that members that come after it hold none of the records before it."""
         work.kill(*work.slots)
         servers.kill(rng)
 
@@ -136,7 +136,7 @@ def test_each_record_ends_once(servers: Servers, tmp_path: Path, size: Size) -> 
 
 
 def check_it_was_disturbed(history: History, work: Work) -> None:
-    """Things went wrong while it worked: else nothing was shown."""
+    """Check that it was disturbed: else nothing was shown."""
     every = [one for some in history.deliveries.values() for one in some]
     assert any(one.said and not one.is_done for one in every)
     assert any(
@@ -151,7 +151,7 @@ def check_it_was_disturbed(history: History, work: Work) -> None:
 
 
 def given_after_all(address: str, work: Work) -> list[tuple[str, bytes]]:
-    """What a new member is given: nothing but what is written now."""
+    """Check that a new member is given only the records written now."""
     for queue in work.queues:
         produce(address, queue, [MARK] * work.partitions, work.partitions)
     marks = len(work.queues) * work.partitions
