@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def server(
     request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """One of each kind, which modules share but those that say OWN_SERVER = True."""
+    """Yield a server of each kind, which modules share but those that say OWN_SERVER = True."""
 
     @contextmanager
     def start() -> Iterator[Served]:
@@ -62,7 +62,7 @@ def server(
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Recorded:
-    """Kafka's answers to the test's requests; the same for each kind of server."""
+    """Return Kafka's answers to the test's requests, the same for each kind of server."""
     node = request.node
     key = node.name
     for site in SITES:

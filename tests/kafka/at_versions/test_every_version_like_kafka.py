@@ -1,7 +1,7 @@
 """Each API at every version that is advertised: whole answers, as a real Kafka 4.3.1 gives them.
 
-What an answer says may depend on the request's version, beside its schema, and only old clients ask
-for old versions.
+An answer may depend on the request's version, beside its schema, and only old clients ask for old
+versions.
 """
 
 from collections.abc import Iterator

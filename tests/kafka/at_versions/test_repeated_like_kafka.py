@@ -1,4 +1,4 @@
-"""What a request names twice, or too much of: answered as a real Kafka 4.3.1 does."""
+"""Requests that name something twice, or too much: answers as a real Kafka 4.3.1 gives them."""
 
 from typing import Any
 from uuid import UUID
@@ -84,7 +84,7 @@ def test_partitions(wire: Wire, queue: str) -> list[Any]:
 
 @alike
 def test_batches(wire: Wire, queue: str) -> list[Any]:
-    """Of a partition's batches the last is taken; which of several is sound does not matter."""
+    """The last of a partition's batches is taken, whichever of them are sound."""
 
     def named(index: int, records: bytes) -> dict[str, Any]:
         return {"index": index, "records": records}

@@ -109,7 +109,7 @@ class Classic:
         return int(self.wire.call(ApiKey.HEARTBEAT, 4, values).error_code)
 
     def leave(self) -> tuple[int, list[int]]:
-        """The codes of the answer and of its members."""
+        """Leave the group; return the codes of the answer and of its members."""
         member = {"member_id": self.id, "group_instance_id": self.instance, "reason": None}
         answer = self.wire.call(
             ApiKey.LEAVE_GROUP, 5, {"group_id": self.group, "members": [member]}
@@ -162,7 +162,7 @@ class Modern:
         return answer
 
     def parts(self) -> list[list[int]]:
-        """Partitions by queue, without the ids, which differ."""
+        """Return partitions by queue, without the ids, which differ."""
         return sorted(sorted(p) for p in self.has.values())
 
     def close(self) -> None:

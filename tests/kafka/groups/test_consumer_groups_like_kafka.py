@@ -20,7 +20,7 @@ from tests.wire import Wire
 
 
 def shown(member: Modern, answer: Any) -> Any:
-    """What a heartbeat answered, and what the member has now."""
+    """Return a heartbeat's answer, and the partitions that the member has now."""
     told = answer.assignment is not None
     return int(answer.error_code), answer.member_epoch, told, member.parts() if told else None
 
@@ -30,7 +30,7 @@ def describe_values(*groups: str) -> dict[str, Any]:
 
 
 def settled(*members: Modern) -> None:
-    """Heartbeats until nothing moves any more."""
+    """Send heartbeats until nothing moves any more."""
 
     def still() -> bool:
         before = [(m.epoch, m.has) for m in members]
@@ -353,7 +353,7 @@ def named_assignment(queue: str, *indices: int) -> bytes:
 
 
 def owning(queue: str, topics: tuple[str, ...], *indices: int) -> bytes:
-    """A subscription of version 1, which says what the member has."""
+    """Return a subscription of version 1, which has the member's partitions."""
     name = queue.encode()
     text = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     owned = len(name).to_bytes(2, "big") + name + len(indices).to_bytes(4, "big")

@@ -61,7 +61,7 @@ def described(wire: Wire, *resources: dict[str, Any], version: int = 4) -> Any:
 
 
 def all_of_it(wire: Wire, group: str, names: tuple[str, ...] | None = None) -> list[Any]:
-    """All that is told of a group."""
+    """Return all settings that are described of a group."""
     (result,) = described(wire, asked(group, names))
     found = [
         (
@@ -75,7 +75,7 @@ def all_of_it(wire: Wire, group: str, names: tuple[str, ...] | None = None) -> l
 
 
 def given(wire: Wire, group: str) -> dict[str, str]:
-    """What is set of a group."""
+    """Return the settings that are set of a group."""
     configs = described(wire, asked(group))[0].configs
     return {c.name: c.value for c in configs if c.config_source == 8}
 
@@ -97,7 +97,7 @@ def replace(wire: Wire, group: str, configs: dict[str, str | None], **more: Any)
 
 
 def settled(wire: Wire, group: str, expected: dict[str, str]) -> list[Any]:
-    """All that is told, once it has what is set: a real Kafka's broker hears of it later."""
+    """Return all settings once the set ones are there: a real Kafka's broker learns later."""
     eventually(lambda: given(wire, group) == expected, 20)
     return all_of_it(wire, group)
 

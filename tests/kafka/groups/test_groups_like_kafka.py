@@ -18,7 +18,7 @@ from tests.wire import Wire
 
 
 def shown(names: Names, answer: Any) -> Any:
-    """A JoinGroup answer with members by order."""
+    """Return a JoinGroup answer with members by order."""
     first = names.of(answer.member_id)
     members = sorted(
         (names.of(m.member_id) or "", getattr(m, "group_instance_id", None), m.metadata)
@@ -32,7 +32,7 @@ def shown(names: Names, answer: Any) -> Any:
 
 
 def pair(wire: Wire, group: str, queue: str) -> tuple[Classic, Classic]:
-    """Two members in a stable group, the first one its leader."""
+    """Return two members in a stable group, the first one its leader."""
     one, two = Classic(wire, group, (queue,)), Classic(wire, group, (queue,))
     one.join()
     one.sync({one.id: b"all"})
@@ -159,7 +159,7 @@ def test_static_members(wire: Wire, queue: str) -> list[Any]:
         steps.append(shown(names, once_more.join(7)))  # told that another leads
         changed = Classic(wire, queue, (queue, queue + "-2"))
         changed.instance = "a"
-        steps.append(shown(names, changed.join(9)))  # what it reads is not looked at
+        steps.append(shown(names, changed.join(9)))  # the topics that it reads are not looked at
         steps += [changed.sync({changed.id: b"x"})]
         fenced = changed.join_values() | {"member_id": "stranger"}
         steps.append(shown(names, changed.wire.call(ApiKey.JOIN_GROUP, 9, fenced)))

@@ -45,7 +45,7 @@ def _transactional(queue: str) -> dict[str, Any]:
 
 
 def _orphaned(*queues: str, plain: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Transactional batches in a request without a transactional id, and others."""
+    """Return a Produce without a transactional id, with transactional batches and others."""
     orphan = batch(b"v", producer_id=1 << 40, epoch=0, sequence=0, attributes=16)
     return {
         "transactional_id": None, "acks": -1, "timeout": 1000,
@@ -57,7 +57,7 @@ def _orphaned(*queues: str, plain: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _as_follower(values: dict[str, Any], version: int) -> dict[str, Any]:
-    """A Fetch as another broker sends it."""
+    """Return a Fetch as another broker sends it."""
     if version < 15:
         return {**values, "replica_id": 1}
     return {**values, "replica_state": {"replica_id": 1, "replica_epoch": -1}}
@@ -294,7 +294,7 @@ CASES = (
 
 
 class Grant(NamedTuple):
-    """What Alice is allowed, or denied."""
+    """The operations that Alice is allowed, or denied."""
 
     kind: Resource
     op: Op
@@ -328,7 +328,7 @@ GRANTS: list[tuple[Grant, ...]] = [(), *SINGLE, *WITH_ALL, *DENIED]
 
 
 def compared(case: Case, told: list[str]) -> list[str]:
-    """What of an answer is compared.
+    """Return the parts of an answer that are compared.
 
     A ShareFetch without a member finds nothing at Kafka, and says at kproxy that there is nothing.
     """
@@ -342,7 +342,7 @@ _SHOWN = ("name", "topic_name", "group_id", "topic", "transactional_id")
 
 
 def said(answer: Any, ids: Ids, at: str = "") -> list[str]:
-    """Of an answer: each code that is about permissions, that others passed, and what is shown."""
+    """List each code about permissions in an answer, that others passed, and what is shown."""
     found: list[str] = []
     if is_dataclass(answer):
         label = next((str(v) for k in _SHOWN if (v := getattr(answer, k, None)) is not None), "")

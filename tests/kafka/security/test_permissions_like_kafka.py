@@ -46,7 +46,7 @@ from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 
 Answers = dict[str, dict[str, list[str]]]
-"""By case: grants, and what was said with them."""
+"""The grants by case, and the answers with them."""
 
 
 def test_every_api_is_in_the_matrix() -> None:
@@ -145,7 +145,7 @@ def id_of(wire: Wire, name: str) -> UUID:
 
 
 def made_ready(wire: Wire) -> Ids:
-    """Two topics with a record each, and offsets of a group in both."""
+    """Make two topics with a record each, and offsets of a group in both."""
     ids: Ids = {}
     for name in (TOPIC, OTHER):
         wire.create(name)
@@ -276,7 +276,7 @@ def rule_of(grant: Grant) -> Binding:
 
 
 async def ready_here(worker: Worker, root: Peer) -> Ids:
-    """As `made_ready`."""
+    """Make the same as `made_ready`."""
     ids: Ids = {}
     for name in (TOPIC, OTHER):
         queue, ticket = worker.catalogue.create(name)

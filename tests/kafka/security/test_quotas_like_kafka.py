@@ -178,7 +178,7 @@ def test_a_fetch_over_the_rate(recorded: Recorded, server: Served) -> None:
         with As(target, name) as wire:
             values = fetch_values({(name, 0): 3}, epoch=0, wait_ms=500)
             anew = wire.call(ApiKey.FETCH, 12, values)
-        size = len(first.responses[0].partitions[0].records)  # of a part of a batch, too, at Kafka
+        size = len(first.responses[0].partitions[0].records)  # Kafka counts a part of a batch too
         return [size >= 30_000, ms(first), len(second.responses), int(second.error_code),
                 second.session_id == first.session_id, ms(second) > 1000,
                 int(stale.error_code), len(anew.responses), anew.session_id,

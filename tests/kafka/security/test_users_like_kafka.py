@@ -44,7 +44,7 @@ class Users:
         return text and text.replace(self._prefix, "")
 
     def alter(self, *changes: dict[str, Any]) -> Told:
-        """What becomes of each user; and it is so everywhere when this returns."""
+        """Alter users; return the result of each once it holds everywhere."""
         named = self._named(changes)
         told = self._wire.call(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, {
             "deletions": [one for one in named if "salt" not in one],
@@ -56,7 +56,7 @@ class Users:
         )
 
     def describe(self, *users: str) -> list[Any]:
-        """As of now: a real Kafka's brokers hear of a change a little later."""
+        """Describe users as of now: a real Kafka's brokers hear of a change a little later."""
         marker = f"{self._prefix}marker{next(self._markers)}"
         values = {"deletions": (), "upsertions": [put(marker)]}
         self._wire.call(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, values)

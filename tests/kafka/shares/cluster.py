@@ -20,7 +20,7 @@ Part = tuple[str, int]
 
 
 class ShareCluster(Cluster):
-    """With the names of topics by their ids, also of those that are deleted."""
+    """A cluster with the names of topics by their ids, also of deleted ones."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
@@ -32,7 +32,7 @@ class ShareCluster(Cluster):
         return self._ids[topic]
 
     def forget_id(self, topic: str) -> None:
-        """The topic is made anew: its old id is of `old <topic>` from now on."""
+        """Name the old id of a topic that is made anew `old <topic>` from now on."""
         self._ids[f"old {topic}"] = self._ids.pop(topic)
         self._leaders.clear()
 
@@ -45,14 +45,14 @@ class ShareCluster(Cluster):
         return topic
 
     def write(self, topic: str, *sizes: int, partition: int = 0) -> None:
-        """Batches of so many records."""
+        """Write batches of so many records."""
         for size in sizes:
             self.plain_write(topic, *[b"v"] * size, partition=partition)
 
     # -- groups
 
     def configure(self, group: str, **configs: str | None) -> None:
-        """IncrementalAlterConfigs of a group, in force when this returns."""
+        """Alter a group's settings, and wait until they are in force."""
         listed = [
             {
                 "name": key.replace("_", "."),
@@ -72,7 +72,7 @@ class ShareCluster(Cluster):
                 self._configured(self.at(*address), group, configs)
 
     def _configured(self, wire: Wire, group: str, configs: dict[str, str | None]) -> None:
-        """Each node hears of it a little later."""
+        """Wait until a node has heard of it, a little later."""
         keys = tuple(key.replace("_", ".") for key in configs)
         asked = {"resource_type": GROUP, "resource_name": group, "configuration_keys": keys}
         values = {
@@ -88,7 +88,7 @@ class ShareCluster(Cluster):
             time.sleep(0.02)
 
     def share_groups(self, prefix: str, version: int = 5, **filters: Any) -> None:
-        """ListGroups of all nodes, those with this prefix."""
+        """List the groups of all nodes with this prefix."""
         values = {"states_filter": (), "types_filter": ()} | filters
         found, codes = [], set()
         for address in sorted({(b.host, b.port) for b in self.wire.metadata().brokers}):
@@ -102,7 +102,10 @@ class ShareCluster(Cluster):
         self.say(f"list groups v{version} {filters}", f"{sorted(codes)} {sorted(found)}")
 
     def describe_group(self, group: str, *, epochs: bool = True) -> None:
-        """ShareGroupDescribe. Epochs only as whether all are the same: initialising raises them."""
+        """Describe a group.
+
+        Epochs are said only as whether all are the same: initialising raises them.
+        """
         values = {"group_ids": (group,), "include_authorized_operations": False}
         answer = self.coordinated(
             group, ApiKey.SHARE_GROUP_DESCRIBE, 1, values, key_type=0,
@@ -136,7 +139,7 @@ class ShareCluster(Cluster):
         self, group: str, *parts: Part, all_topics: bool = False, version: int = 1,
         start: bool = False,
     ) -> None:  # fmt: skip
-        """DescribeShareGroupOffsets, of these or of all.
+        """Describe a group's offsets, of these partitions or of all.
 
         The start only where asked: a real Kafka writes it one acknowledgement late.
         """
@@ -163,7 +166,7 @@ class ShareCluster(Cluster):
         )
 
     def alter_offsets(self, group: str, offsets: dict[Part, int]) -> None:
-        """AlterShareGroupOffsets."""
+        """Send AlterShareGroupOffsets."""
         topics: dict[str, list[Any]] = {}
         for (topic, partition), at in offsets.items():
             part = {"partition_index": partition, "start_offset": at}
@@ -180,7 +183,7 @@ class ShareCluster(Cluster):
         self.say(f"alter offsets {group!r} {offsets}", f"{name(answer.error_code)} {shown}")
 
     def delete_offsets(self, group: str, *topics: str) -> None:
-        """DeleteShareGroupOffsets."""
+        """Send DeleteShareGroupOffsets."""
         values = {"group_id": group, "topics": [{"topic_name": t} for t in topics]}
         answer = self.coordinated(group, ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, values, key_type=0)
         shown = sorted(

@@ -18,12 +18,12 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 Acks = dict[Part, list[tuple[Any, ...]]]
 """(first, last, *types) of each acknowledgement."""
 
-WAIT_MS = 500  # where records are to come: asked again until they do
-NOT_LONG_MS = 150  # where none are
+WAIT_MS = 500  # for records that are to come: asked again until they do
+NOT_LONG_MS = 150  # for no records
 RENEWING: dict[str, Any] = {
     "records": 0, "batch_size": 0, "min_bytes": 0, "max_bytes": 0, "wait_ms": 0, "renew": True,
 }  # fmt: skip
-"""What a fetch asks that does nothing but renew."""
+"""The fields of a fetch that does nothing but renew."""
 
 
 class Sharer:
@@ -42,7 +42,7 @@ class Sharer:
     # -- membership
 
     def beat(self, *, by: int = 0, **changes: Any) -> "Sharer":
-        """ShareGroupHeartbeat, all when it joins, then its epoch alone; or that many epochs off.
+        """Send ShareGroupHeartbeat: all when it joins, then its epoch alone, or one off by so many.
 
         Epochs are said by how much they rose: how often a join raises them differs.
         """
@@ -76,7 +76,7 @@ class Sharer:
         return self
 
     def silently(self, until: int | None = None) -> "Sharer":
-        """Heartbeats that say nothing, until it has partitions, or as many as are named."""
+        """Send heartbeats that are not said, until it has partitions, or as many as are named."""
         end = time.monotonic() + 20
         said = len(self.cluster.said)
         with unheard():
@@ -101,7 +101,7 @@ class Sharer:
         wait_ms: int = WAIT_MS, min_bytes: int = 1, max_bytes: int = 50 << 20, mode: int = 0,
         renew: bool = False, at: Wire | None = None, **changes: Any,
     ) -> Any:  # fmt: skip
-        """ShareFetch in the session with who leads the first partition, or in one `at` a wire."""
+        """Send ShareFetch in the session with the first partition's leader, or with `at`."""
         asked: Acks = {part: [] for part in parts} | (acks or {})
         wire = at or self._wire((*asked, *forget))
         values: dict[str, Any] = {
@@ -141,7 +141,7 @@ class Sharer:
         return answer
 
     def nothing(self, *parts: Part, **changes: Any) -> Any:
-        """A fetch that is given no records."""
+        """Fetch, and check that no records are given."""
         return self.fetch(*parts, **{"wait_ms": NOT_LONG_MS} | changes)
 
     def parts_of(self, answer: Any) -> list[tuple[Part, Any]]:
@@ -164,7 +164,7 @@ class Sharer:
         )
 
     def _is_given(self, key: Part, data: bytes) -> bool:
-        """A real Kafka's answer also has what lies between, as what was aborted."""
+        """Whether a batch was acquired: a real Kafka also answers with aborted ones between."""
         first = int.from_bytes(data[:8], "big")
         last = first + int.from_bytes(data[23:27], "big")
         return any(low <= last and first <= high for low, high, _ in self.got[key])
@@ -173,7 +173,7 @@ class Sharer:
         self, acks: Acks, *, epoch: int | None = None, version: int = 2, renew: bool = False,
         at: Wire | None = None, **changes: Any,
     ) -> Any:  # fmt: skip
-        """ShareAcknowledge in the session with who leads the first partition."""
+        """Send ShareAcknowledge in the session with the first partition's leader."""
         wire = at or self._wire(acks)
         values: dict[str, Any] = {
             "group_id": self.group, "member_id": self.id,
@@ -198,7 +198,7 @@ class Sharer:
         return answer
 
     def close(self, acks: Acks | None = None) -> "Sharer":
-        """The end of its one session, with the last acknowledgements."""
+        """End its one session, with the last acknowledgements."""
         (wire,) = self.sessions
         self.ack(acks or {}, epoch=-1, at=wire)
         return self
@@ -233,10 +233,10 @@ class Sharer:
 
 
 def acquired(part: Any, *, apart: bool) -> list[tuple[int, int, int]]:
-    """(first, last, delivery count) of each range.
+    """Return (first, last, delivery count) of each range.
 
-    Where a real Kafka cuts what comes again, or a rest, depends on how it was given before; only
-    ranges that are given for the first time are kept `apart`.
+    A real Kafka cuts a range that comes again, or a rest, depending on how it was given before:
+    only ranges that are given for the first time are kept `apart`.
     """
     found: list[tuple[int, int, int]] = []
     for one in part.acquired_records:
@@ -261,12 +261,12 @@ def sharing(
     cluster: ShareCluster, topic: str, member_id: str = "one", partitions: int = 1,
     **configs: str,
 ) -> Sharer:  # fmt: skip
-    """A topic, a group of its name that begins at its start, and a member that has it all."""
+    """Make a topic, a group of its name that begins at its start, and a member that has it all."""
     cluster.make(topic, partitions)
     cluster.configure(topic, **{"share_auto_offset_reset": "earliest"} | configs)
     return Sharer(cluster, topic, member_id, topic).silently(partitions)
 
 
 def another(one: Sharer, member_id: str) -> Sharer:
-    """A member of the same group that fetches without having joined, as anybody may."""
+    """Return a member of the same group that fetches without having joined, as anybody may."""
     return Sharer(one.cluster, one.group, member_id, *one.topics)

@@ -63,7 +63,7 @@ class Play:
         self.free: dict[Part, dict[int, int]] = {part: {} for part in self.parts}
         """Offsets that were released, and how often they were given."""
         self.seen = dict.fromkeys(self.parts, 3)
-        """Where what was never given begins."""
+        """The first offset that was never given."""
         self.ends = dict.fromkeys(self.parts, 3)
         for part in self.parts:
             cluster.write(queue, 3, partition=part[1])
@@ -109,7 +109,7 @@ class Play:
     # -- what a member does
 
     def take(self, one: Sharer, acks: Acks | None = None) -> None:
-        """All that it is given now, and how its acknowledgements went."""
+        """Take all that it is given now, and say how its acknowledgements went."""
         said = len(self.cluster.said)
         found: dict[Part, dict[int, int]] = {part: {} for part in self.parts}
         codes: list[str] = []
@@ -143,13 +143,13 @@ class Play:
             self._ack(one, acks, renew=self.dice.random() < 0.8)
 
     def close(self, one: Sharer) -> None:
-        """The end of its sessions, with the last acknowledgements."""
+        """End its sessions, with the last acknowledgements."""
         acks = self._some_of(one, (ACCEPT, RELEASE)) if self.dice.random() < 0.5 else {}
         if any(one.sessions.get(wire, 0) for wire in self._by_leader(self.parts)):
             self._ack(one, acks, last=True)
 
     def wrong(self, one: Sharer) -> None:
-        """Ranges at random, which may be another's, done with, or not there yet."""
+        """Acknowledge ranges at random, which may be another's, done with, or not there yet."""
         part = self.dice.choice(self.parts)
         above = sorted(self.free[part]) + sorted(
             offset for other in self.members for offset in self.holds[other.id, part]
@@ -174,7 +174,7 @@ class Play:
             )
 
     def look(self, _: Sharer) -> None:
-        """The lag; a real Kafka does not count what was aborted until it is written."""
+        """Say the lag; a real Kafka does not count aborted records until they are written."""
         if self.isolation == "read_uncommitted":
             self.cluster.share_offsets(self.parts[0][0], *self.parts)
 
@@ -256,7 +256,7 @@ class Play:
         return [(low, high, ACCEPT) for low, high, _ in runs(self.holds[one.id, part])]
 
     def _some_of(self, one: Sharer, types: tuple[int, ...]) -> Acks:
-        """Some of what it holds, by ranges or record by record."""
+        """Acknowledge some of its records, by ranges or record by record."""
         acks: Acks = {}
         for part in self.parts:
             listed: list[tuple[Any, ...]] = []
@@ -276,14 +276,14 @@ class Play:
 
 
 def code_of(part: Any) -> str:
-    """Of the acknowledgements in an answer to either request."""
+    """Return the code of the acknowledgements in an answer to either request."""
     if hasattr(part, "acknowledge_error_code"):
         return name(ErrorCode(part.acknowledge_error_code))
     return name(part.error_code)
 
 
 def runs(offsets: dict[int, int]) -> list[tuple[int, int, int]]:
-    """(first, last, count) of offsets that follow each other and were given as often."""
+    """Return (first, last, count) of offsets that follow each other and were given as often."""
     found: list[tuple[int, int, int]] = []
     for offset in sorted(offsets):
         if found and found[-1][1:] == (offset - 1, offsets[offset]):
@@ -310,7 +310,7 @@ def test_many_seeds(cluster: ShareCluster, queue: str, first: int) -> None:
 
 @pytest.fixture(scope="module")
 def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The first of two: coordinators and leaders may be either."""
+    """Yield the first of two workers: coordinators and leaders may be either."""
     with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
         yield workers.workers[0]
 

@@ -54,7 +54,7 @@ def test_bad_acknowledgements(cluster: ShareCluster, queue: str) -> None:
         one.nothing(acks={part: listed}, records=0)
     one.ack({part: [(0, 20, ACCEPT)]})
     for first, last, kind in ((0, 20, ACCEPT), (5, 5, RELEASE), (100, 100, ACCEPT)):
-        one.ack({part: [(first, last, kind)]})  # those below the start are done with
+        one.ack({part: [(first, last, kind)]})  # records below the start are done with
 
 
 @alike_in_shares

@@ -16,7 +16,7 @@ from tests.kafka.shares.sharer import ACCEPT, REJECT, RELEASE, Sharer, sharing
 
 
 def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
-    """A classic group that has nothing but an offset."""
+    """Make a classic group that has nothing but an offset."""
     values = commit_values(group, topic, 5)
     cluster.coordinator(group, 0).call(ApiKey.OFFSET_COMMIT, 8, values)
     return group

@@ -1,8 +1,8 @@
-"""What a share group is given of its records: answers as a real Kafka 4.3.1 gives them.
+"""The records that a share group is given: answers as a real Kafka 4.3.1 gives them.
 
-The window, deliveries counted and given up, locks, isolation, where it begins, what is deleted.
-Not compared: with record_limit a real Kafka goes past the window's bound, to the end of a batch
-that it has begun; and pieces of what was released often span holes and what was not.
+The window, deliveries counted and given up, locks, isolation, where it begins, deleted records. Not
+compared: with record_limit a real Kafka goes past the window's bound, to the end of a batch that it
+has begun; and ranges of released records often span holes and records of others.
 """
 
 import time
@@ -61,7 +61,7 @@ def test_window_of_large_batches(cluster: ShareCluster, queue: str) -> None:
 
 
 def given(one: Sharer, part: tuple[str, int], count: int) -> list[tuple[int, int, int]]:
-    """What successive fetches give until so many records came."""
+    """Fetch until so many records came, and return the ranges."""
     found: list[tuple[int, int, int]] = []
     while sum(last - first + 1 for first, last, _ in found) < count:
         one.fetch(part)
@@ -77,7 +77,7 @@ def given(one: Sharer, part: tuple[str, int], count: int) -> list[tuple[int, int
 )
 @alike_in_shares
 def test_poison(cluster: ShareCluster, queue: str, limit: str, sizes: tuple[int, ...]) -> None:
-    """What is released again and again is given in ever smaller pieces, and then no more."""
+    """Records released again and again are given in ever smaller pieces, and then no more."""
     one = sharing(cluster, queue, share_delivery_count_limit=limit)
     part = (queue, 0)
     cluster.write(queue, *sizes)
@@ -128,7 +128,7 @@ def test_a_lower_limit(cluster: ShareCluster, queue: str) -> None:
 
 @alike_in_shares
 def test_locks_end(cluster: ShareCluster, queue: str) -> None:
-    """What is neither acknowledged nor renewed within its time is given again."""
+    """Records neither acknowledged nor renewed within their time are given again."""
     one = sharing(cluster, queue, share_record_lock_duration_ms="1000")
     part = (queue, 0)
     cluster.write(queue, 5)
@@ -243,9 +243,9 @@ def test_isolation_changes(cluster: ShareCluster, queue: str) -> None:
 @alike_in_shares
 def test_where_it_begins(cluster: ShareCluster, queue: str) -> None:
     cluster.make(queue)
-    # Times are of when the tests began, some of an hour ago. Where nothing is late enough, a
-    # Kafka answers OFFSET_NOT_AVAILABLE, for which its own consumer has no use; kproxy begins
-    # at the end then.
+    # Times are of when the tests began, some of an hour ago. If nothing is late enough, a Kafka
+    # answers OFFSET_NOT_AVAILABLE, for which its own consumer has no use; kproxy begins at the end
+    # then.
     before = TODAY_MS - 10 * 3_600_000
     old = batch(b"o", b"o", times=(before, before))
     assert cluster.leader(queue).produce(queue, old).error_code == 0
@@ -263,7 +263,7 @@ def test_where_it_begins(cluster: ShareCluster, queue: str) -> None:
 
 @alike_in_shares
 def test_trims(cluster: ShareCluster, queue: str) -> None:
-    """What was deleted is done with; what is left is given, also of a batch cut in two."""
+    """Deleted records are done with. The rest is given, also of a batch cut in two."""
     one = sharing(cluster, queue)
     part = (queue, 0)
 

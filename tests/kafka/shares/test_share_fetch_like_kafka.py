@@ -1,6 +1,6 @@
 """ShareFetch (KIP-932): answers as a real Kafka 4.3.1 gives them.
 
-What differs on purpose is kept out: a topic that is not there fails the whole request of a real
+Differences on purpose are kept out: a topic that is not there fails the whole request of a real
 Kafka (UNKNOWN_SERVER_ERROR), as an unknown acquire mode does.
 """
 
@@ -76,7 +76,7 @@ def test_partitions_come_and_go(cluster: ShareCluster, queue: str) -> None:
 
 @alike_in_shares
 def test_strangers(cluster: ShareCluster, queue: str) -> None:
-    """Who fetches need not be a member; the group must have been given the partition."""
+    """A fetch need not be a member's; the group must have been given the partition."""
     one = sharing(cluster, queue)
     part = (queue, 0)
     cluster.write(queue, 2)

@@ -79,7 +79,7 @@ def test_one_member(cluster: ShareCluster, queue: str) -> None:
 
 
 def settled(*members: Sharer) -> None:
-    """Heartbeats, unsaid, until all are at one epoch and nothing moves any more."""
+    """Send heartbeats, unsaid, until all are at one epoch and nothing moves any more."""
     said = len(members[0].cluster.said)
 
     def still() -> bool:
@@ -96,7 +96,7 @@ def settled(*members: Sharer) -> None:
 
 
 def say_shares(cluster: ShareCluster, *members: Sharer) -> None:
-    """How many each has, by topic, and which nobody has."""
+    """Say how many partitions each has, by topic, and which nobody has."""
     topics = sorted({topic for member in members for topic in member.topics})
     for topic in topics:
         subscribed = [m for m in members if topic in m.topics]

@@ -23,7 +23,7 @@ OTHERWISE = {
 
 
 def table(address: str, prefix: str, node: int) -> dict[str, str]:
-    """Method and case -> what came of it."""
+    """Return the result by method and case."""
     done = run_java(str(_PROGRAM), address, prefix, str(node), seconds=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     rows = [line.split("\t") for line in done.stdout.splitlines()]

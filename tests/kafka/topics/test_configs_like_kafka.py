@@ -43,7 +43,7 @@ def begin(wire: Wire, queue: str, **configs: str) -> None:
 
 
 def settings(wire: Wire, name: str) -> list[Any]:
-    """Those of now: a real Kafka's broker hears of changes from its controller, one by one."""
+    """Return the settings of now: a real Kafka's broker hears of changes one by one."""
     with unheard():
         marker = ("retention.ms", str(next(_markers)), 1)
         change(wire, f"{name}-marker", ("retention.ms", SET, marker[1]))

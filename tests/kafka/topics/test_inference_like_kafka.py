@@ -1,4 +1,4 @@
-"""What clients infer from ApiVersions: they take kproxy for the Kafka that they take Kafka for."""
+"""The inferences of clients from ApiVersions: the same of kproxy as of a real Kafka."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ NOT_SERVED = {
 
 
 def ranges(target: Target) -> dict[str, tuple[int, int]]:
-    """API -> lowest and highest version."""
+    """Return the lowest and highest version by API."""
     with Wire(target.host, target.port) as wire:
         keys = wire.call(ApiKey.API_VERSIONS, 4, {
             "client_software_name": "test", "client_software_version": "1",
@@ -55,7 +55,7 @@ OUR_FEATURES = ("transaction.version", "share.version")
 
 
 def announced(target: Target, version: int) -> dict[str, list[tuple[int, int]]]:
-    """Feature -> its supported range, where announced, then its finalized one."""
+    """Return by feature its supported range, where announced, then its finalized one."""
     named = {"client_software_name": "test", "client_software_version": "1"}
     with Wire(target.host, target.port) as wire:
         answer = wire.call(ApiKey.API_VERSIONS, version, named if version >= 3 else {})
@@ -83,7 +83,7 @@ def test_kafka_python(recorded: Recorded, server: Served) -> None:
 
 
 class Lines(logging.Handler):
-    """What a librdkafka client logs."""
+    """The lines that a librdkafka client logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Lines(logging.Handler):
 
 
 def features(target: Target) -> set[str]:
-    """What librdkafka finds enabled."""
+    """Return the features that librdkafka finds enabled."""
     logger, handler = logging.Logger("features", logging.DEBUG), Lines()
     logger.addHandler(handler)
     settings = {"bootstrap.servers": target.address, "debug": "feature,broker"}

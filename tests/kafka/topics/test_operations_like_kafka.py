@@ -1,4 +1,4 @@
-"""What operators' tools ask: answers as a real Kafka 4.3.1 gives them.
+"""The requests of operators' tools: answers as a real Kafka 4.3.1 gives them.
 
 Left out: directories and sizes (a real Kafka rounds to its segments' files), nodes.
 """

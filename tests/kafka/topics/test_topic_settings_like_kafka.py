@@ -38,7 +38,7 @@ def settings(wire: Wire, queue: str) -> list[Any]:
 
 
 def _plain(value: str) -> str:
-    """What is answered to a creation is the text that was given, of Kafka: spaces and all."""
+    """Return a value without its spelling: Kafka answers a creation with the text given."""
     plain = value.replace(" ", "").lstrip("+").lower()
     with suppress(ValueError):
         plain = str(float.fromhex(plain) if "0x" in plain else float(plain))
@@ -46,7 +46,7 @@ def _plain(value: str) -> str:
 
 
 def tried(wire: Wire, prefix: str, names: list[str]) -> list[Any]:
-    """For each setting and value: the error code, or the value as it is shown."""
+    """Return for each setting and value the error code, or the value as it is shown."""
     found: list[Any] = []
     for name in names:
         topics = [

@@ -13,13 +13,13 @@ from tests.kafka.cluster import ELSEWHERE, LATER, Cluster, name
 from tests.kafka.recorded import Recorded
 from tests.wire import Wire, batch, produce_values
 
-NOT_NOW = {6, 19, 51}  # what a partition's leader says while it asks a coordinator, or moves
+NOT_NOW = {6, 19, 51}  # codes of a partition's leader while it asks a coordinator, or moves
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 
 class Producer:
-    """What a client holds of a transactional id. `tv` 2 uses the requests of KIP-890."""
+    """A client's side of a transactional id. `tv` 2 uses the requests of KIP-890."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, tv: int = 2) -> None:
         self.cluster = cluster
@@ -30,7 +30,7 @@ class Producer:
         self.sequences: dict[tuple[str, int], int] = {}
 
     def but(self, *, by: int = 0, **changes: Any) -> "Producer":
-        """One with an epoch that much higher, or with another id, pid, epoch or tv."""
+        """Return one with an epoch that much higher, or with another id, pid, epoch or tv."""
         other = copy.copy(self)
         other.sequences = dict(self.sequences)
         other.epoch += by
@@ -52,7 +52,7 @@ class Producer:
         self, version: int = 4, *, timeout_ms: int = 60_000, like: "Producer | None" = None,
         again: bool = True,
     ) -> "Producer":  # fmt: skip
-        """InitProducerId; `like` has the expected producer id and epoch."""
+        """Send InitProducerId; `like` has the expected producer id and epoch."""
         expected = (-1, -1) if like is None else (like.pid, like.epoch)
         values = {
             "transactional_id": self.id, "transaction_timeout": timeout_ms,
@@ -77,7 +77,7 @@ class Producer:
         self.pid, self.epoch = answer.producer_id, answer.producer_epoch
 
     def add(self, *parts: tuple[str, int], version: int = 3, again: bool = True) -> "Producer":
-        """AddPartitionsToTxn."""
+        """Send AddPartitionsToTxn."""
         topics: dict[str, list[int]] = {}
         for topic, partition in parts:
             topics.setdefault(topic, []).append(partition)
@@ -102,7 +102,7 @@ class Producer:
         return self
 
     def add_offsets(self, group: str, version: int = 3, again: bool = True) -> "Producer":
-        """AddOffsetsToTxn."""
+        """Send AddOffsetsToTxn."""
         answer = self.cluster.coordinated(
             self.id, ApiKey.ADD_OFFSETS_TO_TXN, version, self._named() | {"group_id": group},
             again=LATER if again else ELSEWHERE,
@@ -113,7 +113,7 @@ class Producer:
     def end(
         self, commit: bool, version: int | None = None, again: bool = True, settle: bool = True
     ) -> "Producer":
-        """EndTxn, and wait until the markers are written."""
+        """Send EndTxn, and wait until the markers are written."""
         version = version if version is not None else 5 if self.tv == 2 else 3
         answer = self.cluster.coordinated(
             self.id, ApiKey.END_TXN, version, self._named() | {"committed": commit},
@@ -173,7 +173,7 @@ class Producer:
         self, group: str, topic: str, offset: int, *, partition: int = 0,
         version: int | None = None, again: bool = True, metadata: str | None = "", **member: Any,
     ) -> "Producer":  # fmt: skip
-        """TxnOffsetCommit."""
+        """Send TxnOffsetCommit."""
         version = version if version is not None else 5 if self.tv == 2 else 3
         part = {"partition_index": partition, "committed_offset": offset,
                 "committed_leader_epoch": -1, "committed_metadata": metadata}  # fmt: skip

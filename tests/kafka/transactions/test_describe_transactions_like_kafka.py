@@ -39,7 +39,7 @@ def test_features_and_versions(cluster: Cluster, queue: str) -> None:
     cluster.say("finalized", [(f.min_version_level, f.max_version_level) for f in final])
     cluster.say("finalized at an epoch", answer.finalized_features_epoch >= 0)
     versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-    # What only brokers ask of each other is not for clients of kproxy.
+    # Requests between brokers are not for clients of kproxy.
     keys = (
         ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN,
         ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_TRANSACTIONS,
@@ -97,7 +97,7 @@ def test_list(cluster: Cluster, queue: str, version: int) -> None:
     look(producer_id_filters=(makers[1].pid + 1_000_000,))
     look(producer_id_filters=(makers[1].pid,), state_filters=("Empty",))
     if version >= 1:
-        for duration in (-1, -7, 0, 1_000_000):  # what never began passes each
+        for duration in (-1, -7, 0, 1_000_000):  # a transaction that never began passes each
             look(duration_filter=duration)
         time.sleep(0.01)
         look(duration_filter=1)

@@ -108,7 +108,7 @@ class Play:
     # -- what it should not do
 
     def _wrong(self, one: Producer) -> Producer:
-        """As an earlier life of it, or as one that never was."""
+        """Return it with the id of an earlier life, or of one that never was."""
         other = one.but(by=self.dice.choice((-2, -1, 1)))
         if self.dice.random() < 0.5:
             old = self.dice.choice(self.past[one.id])
@@ -120,7 +120,7 @@ class Play:
         return other
 
     def wrong_write(self, one: Producer) -> None:
-        """On several workers Produce 12 is answered before the coordinator has judged it."""
+        """Write with a wrong id; several workers answer Produce 12 before the coordinator does."""
         topic, partition = self.dice.choice(self.parts)
         if self.zombies or one.tv == 1:
             self._wrong(one).write(topic, partition=partition)
@@ -185,7 +185,7 @@ def test_many_seeds(cluster: Cluster, queue: str, first: int) -> None:
 
 @pytest.fixture(scope="module")
 def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The first of two: coordinators and leaders may be either."""
+    """Yield the first of two workers: coordinators and leaders may be either."""
     with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
         yield workers.workers[0]
 

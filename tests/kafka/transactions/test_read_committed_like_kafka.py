@@ -1,4 +1,4 @@
-"""What readers see of transactions: answers as a real Kafka 4.3.1 gives them.
+"""The records of transactions that readers see: answers as a real Kafka 4.3.1 gives them.
 
 Not compared: partitions of a transaction in which it left no record. A real Kafka writes a marker
 there too, and an offset is gone.
@@ -25,7 +25,7 @@ def two(cluster: Cluster, queue: str, tv: int = 2) -> tuple[Producer, Producer]:
 
 
 def seen(cluster: Cluster, queue: str, version: int = 12) -> None:
-    """Fetches at every offset, and behind the end."""
+    """Fetch at every offset, and behind the end."""
     for isolation in (0, 1):
         for offset in range(cluster.end_offset(queue) + 2):
             cluster.fetch(queue, offset, isolation=isolation, version=version)
@@ -189,7 +189,7 @@ def test_sessions(cluster: Cluster, queue: str) -> None:
     """Incremental fetches tell of a partition when there is something new to be read."""
     one, other = two(cluster, queue)
     wire = cluster.leader(queue)
-    state = {0: [0, 0, 0], 1: [0, 0, 0]}  # of each isolation: session, epoch, offset
+    state = {0: [0, 0, 0], 1: [0, 0, 0]}  # by isolation: session, epoch, offset
 
     def poll() -> None:
         for isolation, (session, epoch, offset) in state.items():

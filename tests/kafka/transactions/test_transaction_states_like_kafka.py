@@ -267,7 +267,7 @@ def test_epochs_run_out(cluster: Cluster, queue: str, version: int) -> None:
 
 
 def bump(cluster: Cluster, one: Producer, epoch: int) -> None:
-    """InitProducerId until that epoch is reached, many on the way."""
+    """Send InitProducerId until that epoch is reached, many on the way."""
     wire = cluster.coordinator(one.id)
     values = {"transactional_id": one.id, "transaction_timeout": 60_000}
     left = epoch - one.epoch

@@ -13,7 +13,7 @@ NOBODY = 1 << 40  # a producer id that no Kafka has given out: a low one may be 
 
 
 def shown(cluster: Cluster, group: str, queue: str, partition: int = 0) -> None:
-    """What readers of committed offsets see."""
+    """Say the answers to readers of committed offsets."""
     for stable in (False, True):
         for version in (7, 8):
             cluster.committed(group, queue, partition=partition, stable=stable, version=version)
@@ -117,7 +117,7 @@ def test_late_ones_of_old_clients(cluster: Cluster, queue: str) -> None:
 @pytest.mark.parametrize("tv", [1, 2])
 @alike_in_transactions
 def test_plain_commits_between(cluster: Cluster, queue: str, tv: int) -> None:
-    """What was committed last wins, not what became visible last."""
+    """The offset committed last wins, not the one that became visible last."""
     cluster.make(queue, 2)
     group = queue + "-group"
     one = Producer(cluster, queue, tv).init()

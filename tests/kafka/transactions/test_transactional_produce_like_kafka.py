@@ -14,7 +14,7 @@ CONTROL = 0x20
 @pytest.mark.parametrize("version", [3, 8, 9, 10, 11])
 @alike_in_transactions
 def test_written_after_it_was_added(cluster: Cluster, queue: str, version: int) -> None:
-    """What is produced to what was not added is refused, with a code by version."""
+    """A record to a partition that was not added is refused, with a code by version."""
     cluster.make(queue, 2)
     one = Producer(cluster, queue, tv=1).init()
 
@@ -63,7 +63,7 @@ def test_whose_transaction(cluster: Cluster, queue: str, version: int) -> None:
     one.write(queue, version=version, transactional_id=None)
     two.write(queue, partition=1, version=version, transactional_id=one.id)
     two.write(queue, partition=1, version=version, transactional_id=None)
-    one.write(queue, partition=2, version=version, transactional=False)  # of a pid, outside
+    one.write(queue, partition=2, version=version, transactional=False)  # with a pid, outside
     one.write(queue, version=version, transactional=False)
     one.write(queue, version=version, transactional=False, transactional_id=None)
     one.commit()
@@ -83,7 +83,7 @@ def test_written_without_being_added(cluster: Cluster, queue: str) -> None:
     one = Producer(cluster, queue)
     one.but(pid=7, epoch=0).write(queue)  # nobody has that id
     one.init()
-    one.write(queue, sequence=1)  # whom this partition does not know starts at 0; it is added
+    one.write(queue, sequence=1)  # an unknown producer starts at 0; the partition is added
     cluster.describe(queue)
     one.write(queue, b"a", b"b").write(queue).write(queue, partition=1)
     cluster.describe(queue)
