@@ -16,7 +16,6 @@ import pytest
 from tests.harness import ROOT
 
 OFFENDERS: dict[str, int] = {
-    "tests/kafka": 14,
     "tests/simulation": 222,
     "tests/virtual": 1,
 }

@@ -76,7 +76,7 @@ def write(address: str, queue: str, start: int, end: int, partition: int = 0) ->
 
 
 def found(spark: Any, address: str, **options: str) -> list[tuple[str, int, int]]:
-    """(queue, partition, offset) of a batch query's rows."""
+    """Return (queue, partition, offset) of a batch query's rows."""
     rows = load(spark.read, address, **options).select("topic", "partition", "offset").collect()
     return sorted(tuple(row) for row in rows)
 

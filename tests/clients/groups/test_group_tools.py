@@ -58,7 +58,7 @@ def committed(site: Site, group: str, queue: str, partition: int = 0) -> int:
 
 
 def new_offsets(out: str, queue: str) -> dict[int, int]:
-    """Partition and new offset of each line of a reset."""
+    """Return the new offset by partition of each line of a reset."""
     found = {}
     for line in out.splitlines():
         words = line.split()

@@ -371,7 +371,7 @@ def parts_in(assignment: bytes) -> tuple[int, ...]:
 
 
 @alike_in_groups
-def test_who_says_no_member_id_in_version_0_is_given_one(wire: Wire, queue: str) -> list[Any]:
+def test_version_0_without_a_member_id_is_given_one(wire: Wire, queue: str) -> list[Any]:
     """From version 1 on a client makes its own."""
     known(wire, queue, 3)
     values = {
@@ -414,7 +414,7 @@ def test_classic_members_that_agree_on_no_protocol(wire: Wire, queue: str) -> li
 
 
 @alike_in_groups
-def test_what_a_heartbeat_changes(wire: Wire, queue: str) -> list[Any]:
+def test_heartbeats_change_the_member(wire: Wire, queue: str) -> list[Any]:
     known(wire, queue, 2)
     new = Modern(wire, queue, "new", queue)
     steps: list[Any] = [shown(new, new.beat())]

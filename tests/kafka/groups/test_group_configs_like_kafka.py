@@ -146,7 +146,7 @@ def test_each_value(wire: Wire, group: str) -> list[Any]:
 
 
 @alike
-def test_what_is_refused(wire: Wire, group: str) -> list[Any]:
+def test_wrong_values_are_refused(wire: Wire, group: str) -> list[Any]:
     session, heartbeat = "share.session.timeout.ms", "share.heartbeat.interval.ms"
     cases: list[list[Change]] = [
         [(LOCK, SET, None)], [(LOCK, APPEND, "1")], [(LOCK, SUBTRACT, "1")],

@@ -254,7 +254,7 @@ def leave_codes(wire: Wire, group: str, *leaving: tuple[str, str | None]) -> lis
 
 
 @alike_in_groups
-def test_who_may_leave_by_an_instance_id(wire: Wire, queue: str) -> list[Any]:
+def test_leaves_by_an_instance_id(wire: Wire, queue: str) -> list[Any]:
     known(wire, queue)
     steps: list[Any] = []
     classic, waiting = Classic(wire, queue, (queue,)), Classic(wire, queue, (queue,))

@@ -80,7 +80,7 @@ UNSOUND = (
 )
 
 
-def test_what_is_answered(recorded: Recorded, server: Served) -> None:
+def test_alterations_are_answered(recorded: Recorded, server: Served) -> None:
     prefix = recorded.name
 
     def script(target: Target) -> list[Any]:

@@ -117,7 +117,7 @@ BOTH: dict[str, tuple[tuple[dict[str, Any], ...], Told]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_what_becomes_of_users(recorded: Recorded, server: Served, what: str) -> None:
+def test_users_are_altered(recorded: Recorded, server: Served, what: str) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
             users = Users(wire, f"{recorded.name}.")
@@ -149,7 +149,7 @@ def test_two_mechanisms_of_a_user_are_taken_at_once(
     assert ours == [[list(expected[0])], not expected[0][1]]
 
 
-def test_what_is_told_of_users(recorded: Recorded, server: Served) -> None:
+def test_users_are_described(recorded: Recorded, server: Served) -> None:
     def script(target: Target) -> list[Any]:
         with Wire(target.host, target.port) as wire:
             users = Users(wire, f"{recorded.name}.")

@@ -180,7 +180,9 @@ def test_renew(cluster: ShareCluster, queue: str) -> None:
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @alike_in_shares
-def test_what_was_archived(cluster: ShareCluster, queue: str, isolation: str) -> None:
+def test_archived_records_are_acknowledged(
+    cluster: ShareCluster, queue: str, isolation: str
+) -> None:
     """Acknowledging ranges with records that were given up, at the limit or as aborted."""
     one = sharing(cluster, queue, share_delivery_count_limit="2", share_isolation_level=isolation)
     part = (queue, 0)

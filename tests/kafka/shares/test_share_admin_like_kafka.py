@@ -80,7 +80,7 @@ def test_lag(cluster: ShareCluster, queue: str) -> None:
 
 
 @alike_in_shares
-def test_what_has_no_offsets(cluster: ShareCluster, queue: str) -> None:
+def test_groups_without_offsets_are_described(cluster: ShareCluster, queue: str) -> None:
     other = cluster.make(queue + "-other")
     sharing(cluster, queue)
     group = committed_group(cluster, queue + "-committed", queue)
@@ -93,7 +93,7 @@ def test_what_has_no_offsets(cluster: ShareCluster, queue: str) -> None:
 
 
 @alike_in_shares
-def test_who_may_not_alter(cluster: ShareCluster, queue: str) -> None:
+def test_alterations_are_refused(cluster: ShareCluster, queue: str) -> None:
     one = sharing(cluster, queue, partitions=2)
     other = cluster.make(queue + "-other")
     cluster.write(queue, 3)

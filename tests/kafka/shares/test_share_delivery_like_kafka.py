@@ -241,7 +241,7 @@ def test_isolation_changes(cluster: ShareCluster, queue: str) -> None:
 
 
 @alike_in_shares
-def test_where_it_begins(cluster: ShareCluster, queue: str) -> None:
+def test_a_group_begins_where_it_is_told(cluster: ShareCluster, queue: str) -> None:
     cluster.make(queue)
     # Times are of when the tests began, some of an hour ago. If nothing is late enough, a Kafka
     # answers OFFSET_NOT_AVAILABLE, for which its own consumer has no use; kproxy begins at the end

@@ -31,7 +31,7 @@ def test_refusals(cluster: ShareCluster, queue: str) -> None:
 
 
 @alike_in_shares
-def test_what_may_be_joined(cluster: ShareCluster, queue: str) -> None:
+def test_joins_of_odd_members(cluster: ShareCluster, queue: str) -> None:
     for index, changes in enumerate((
         {"subscribed_topic_names": ("never",)}, {"subscribed_topic_names": ("a b!",)},
         {"subscribed_topic_names": ("",)}, {"subscribed_topic_names": ("never", "never")},

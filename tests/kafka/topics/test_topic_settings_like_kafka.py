@@ -79,7 +79,7 @@ def test_each_value(wire: Wire, queue: str) -> list[Any]:
 
 
 @alike
-def test_what_is_told_of_each(wire: Wire, queue: str) -> list[Any]:
+def test_each_setting_is_described(wire: Wire, queue: str) -> list[Any]:
     made(wire, queue, segment_bytes="2000000", flush_ms="77")
     return sorted(
         (

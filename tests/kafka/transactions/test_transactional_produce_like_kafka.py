@@ -48,7 +48,7 @@ def test_written_after_it_was_added(cluster: Cluster, queue: str, version: int) 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])
 @alike_in_transactions
-def test_whose_transaction(cluster: Cluster, queue: str, version: int) -> None:
+def test_writes_with_the_id_of_another(cluster: Cluster, queue: str, version: int) -> None:
     """Not compared: another's id once a transaction is open in a partition. A real Kafka then asks
     nobody, and takes the batch."""
     cluster.make(queue, 4)
