@@ -174,8 +174,7 @@ def one_to(written: Counter[str]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("state", "kills"),
-    [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)],
+    ("state", "kills"), [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)]
 )
 def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills: int) -> None:
     """Killed in the middle: each count is written once, none twice and none left out."""

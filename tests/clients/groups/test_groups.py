@@ -6,13 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.clients.groups.members import (
-    KINDS,
-    JavaByRegex,
-    LibrdkafkaCooperative,
-    Member,
-    Seen,
-)
+from tests.clients.groups.members import KINDS, JavaByRegex, LibrdkafkaCooperative, Member, Seen
 from tests.harness import eventually, java
 from tests.workers import Site, known_everywhere
 

@@ -252,9 +252,7 @@ def test_described(wire: Wire, queue: str) -> list[Any]:
                  group.group_epoch, group.assignment_epoch, group.assignor_name, members)
             )  # fmt: skip
         old = wire.call(
-            ApiKey.DESCRIBE_GROUPS,
-            6,
-            {"groups": groups, "include_authorized_operations": False},
+            ApiKey.DESCRIBE_GROUPS, 6, {"groups": groups, "include_authorized_operations": False}
         )
         steps.append([(int(g.error_code), g.group_state, g.error_message) for g in old.groups])
         listed = wire.call(

@@ -72,8 +72,7 @@ def given(one: Sharer, part: tuple[str, int], count: int) -> list[tuple[int, int
 
 
 @pytest.mark.parametrize(
-    ("limit", "sizes"),
-    [("5", (16, 3)), ("2", (16,)), ("10", (5, 1)), ("4", (7,)), ("3", (2, 2))],
+    ("limit", "sizes"), [("5", (16, 3)), ("2", (16,)), ("10", (5, 1)), ("4", (7,)), ("3", (2, 2))]
 )
 @alike_in_shares
 def test_poison(cluster: ShareCluster, queue: str, limit: str, sizes: tuple[int, ...]) -> None:
