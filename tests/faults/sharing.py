@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
+from tests.clients.calls import WAIT_S, create, producer
 from tests.clients.shares.notes import History, Letter, Record, read
-from tests.clients.transactions.calls import UNCOMMITTED, WAIT_S, create, messages
+from tests.clients.transactions.calls import UNCOMMITTED, messages
 from tests.faults.servers import Servers
 from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
 
@@ -45,10 +46,9 @@ class Work:
 
     def fill(self, records: int) -> None:
         """Write so many more, in small batches."""
-        producer = Producer(
-            {"bootstrap.servers": self._servers.address, "enable.idempotence": True, "linger.ms": 5,
-             "batch.num.messages": _BATCH, "log_level": 0, "retry.backoff.ms": 20,
-             "reconnect.backoff.max.ms": 200}
+        client = producer(
+            self._servers.address, enable_idempotence=True, linger_ms=5, batch_num_messages=_BATCH,
+            retry_backoff_ms=20, reconnect_backoff_max_ms=200,
         )  # fmt: skip
 
         def delivered(error: Any, message: Message) -> None:
@@ -65,11 +65,11 @@ class Work:
         for number in range(first, first + records):
             batch = number // _BATCH
             queue, partition = batch % len(self.queues), batch // len(self.queues)
-            producer.produce(
+            client.produce(
                 self.queues[queue], b"%d" % number, partition=partition % self.partitions,
                 on_delivery=delivered,
             )  # fmt: skip
-        assert producer.flush(4 * WAIT_S) == 0
+        assert client.flush(4 * WAIT_S) == 0
         assert not guessed
         assert len(self.written) == first + records
 

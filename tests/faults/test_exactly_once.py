@@ -8,7 +8,7 @@ records must find each record once, in its queue's order, and nothing of an abor
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from tests.clients.transactions.calls import UNCOMMITTED, settle, write
 from tests.clients.transactions.exactly_once import Work, compiled, problems
-from tests.faults.servers import Servers, disturbed
+from tests.faults.servers import Servers
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")
 QUEUES = 4
@@ -39,13 +39,6 @@ class Size(NamedTuple):
 
 SHORT = Size(3_000, 20, 50, 5, 0.5, 120)
 LONG = Size(100_000, 100, 100, 40, 1.0, 1200)
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *FLAGS) as running:
-        yield running
 
 
 def disturb(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:

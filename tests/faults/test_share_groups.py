@@ -9,7 +9,7 @@ notes and the dead letters are held against each other, record by record
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.clients.calls import alter
 from tests.clients.shares.members import FLAGS as AT_ONCE
 from tests.clients.shares.members import configure, drain, member, produce
 from tests.clients.shares.notes import History, problems
-from tests.clients.shares.test_dead_letters import enable
+from tests.clients.shares.test_dead_letters import ENABLED
 from tests.clients.transactions.exactly_once import compiled
-from tests.faults.servers import Servers, disturbed
+from tests.faults.servers import Servers
 from tests.faults.sharing import JAVA_PROGRAM, Work
 from tests.harness import eventually
 
@@ -49,13 +50,6 @@ class Size(NamedTuple):
 
 SHORT = Size(3_000, 7, 600)
 LONG = Size(100_000, 56, 3600)
-
-
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *FLAGS) as running:
-        yield running
 
 
 def disturbances(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
@@ -98,7 +92,7 @@ def test_each_record_ends_once(servers: Servers, tmp_path: Path, size: Size) -> 
     compiled(directory, JAVA_PROGRAM)
     group = "work"
     work = Work(servers, group, directory, QUEUES, PARTITIONS)
-    enable(servers.address, work.dead_letters)
+    alter(servers.address, work.dead_letters, **ENABLED)
     configure(
         servers.address, group, share_record_lock_duration_ms=int(LOCK_S * 1000),
         share_delivery_count_limit=LIMIT, errors_deadletterqueue_topic_name=work.dead_letters,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import Served, served
 from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
+from tests.real_kafka import Kafka
 from tests.run import Sites
 from tests.workers import Workers
 
@@ -58,6 +59,13 @@ def server(
     else:
         with sites.lent(("like Kafka", request.param), start) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Yield the first of two workers: coordinators and leaders may be either."""
+    with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
+        yield workers.workers[0]
 
 
 @pytest.fixture

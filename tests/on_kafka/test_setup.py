@@ -13,8 +13,6 @@ import psutil
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -23,15 +21,13 @@ from confluent_kafka.admin import (
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import wanted
 from kproxy.virtual.partitioner import shard_of
+from tests.clients.calls import admin
+from tests.clients.calls import alter as change
 from tests.forked import run_kproxy
 from tests.harness import ROOT, Served, eventually, free_port, java
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 from tests.workers import Workers
-
-
-def admin(kafka: Kafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.address})
 
 
 def flags(kafka: Kafka, prefix: str, shards: int = 2) -> tuple[str, ...]:
@@ -58,18 +54,15 @@ def make(kafka: Kafka, prefix: str, shards: int = 2) -> None:
         servers=kafka.address, prefix=prefix, client={}, connectivity=Connectivity(kafka.address)
     )
     topics = wanted(site, shards, 10 << 20)
-    client = admin(kafka)
+    client = admin(kafka.address)
     new = [NewTopic(t.name, t.partitions, 1, config=t.configs) for t in topics]
     for future in client.create_topics(new).values():
         future.result()
 
 
 def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    client = admin(kafka)
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result()
+    change(kafka.address, topic, **{name: value})
+    client = admin(kafka.address)
 
     def told() -> bool:
         asked = ConfigResource(ResourceType.TOPIC, topic)

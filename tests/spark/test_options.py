@@ -19,11 +19,6 @@ from tests.real_kafka import Kafka
 from tests.spark.jobs import load
 from tests.workers import Workers
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
 BEGAN_MS = int(time.time() * 1000) - 3_600_000
 
 
@@ -209,13 +204,6 @@ def test_headers_only_where_asked_for(spark: Any, address: str) -> None:
     rows = load(spark.read, address, subscribe="heads", includeHeaders="true").collect()
     heads = sorted([(h.key, bytes(h.value)) for h in row.headers] for row in rows)
     assert heads == [[("n", b"%d" % i)] for i in range(3)]
-
-
-def test_read_committed(spark: Any, address: str) -> None:
-    make(address, "committed")
-    write(address, "committed", 0, 50)
-    level = {"kafka.isolation.level": "read_committed"}
-    assert offsets(spark, address, "committed", **level) == list(range(50))
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
+from tests.clients.calls import consumer, create, producer
 from tests.clients.groups.members import KINDS
-from tests.clients.groups.test_groups import GROUPS, create
+from tests.clients.groups.test_groups import GROUPS
 from tests.harness import eventually, java, run_java
 from tests.workers import Site
 
@@ -26,35 +27,33 @@ def groups(site: Site, *arguments: str) -> str:
 
 def fill(site: Site, queue: str, count: int, partitions: int = 1, **settings: str) -> None:
     """Write records one second apart, the last one now."""
-    create(site, queue, partitions=partitions, **settings)
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    create(site.address, queue, partitions=partitions, **settings)
+    client = producer(site.address)
     now = int(time.time() * 1000)
     for i in range(count):
         for index in range(partitions):
             stamp = now - (count - 1 - i) * 1000
-            producer.produce(queue, b"x", partition=index, timestamp=stamp)
-            producer.flush(10)  # a batch each, so that look-ups by time are exact to the record
+            client.produce(queue, b"x", partition=index, timestamp=stamp)
+            client.flush(10)  # a batch each, so that look-ups by time are exact to the record
 
 
 def commit(site: Site, group: str, queue: str, offset: int, metadata: str | None = None) -> None:
-    consumer = Consumer({"bootstrap.servers": site.address, "group.id": group, "log_level": 0})
-    part = TopicPartition(queue, 0, offset)
-    if metadata is not None:
-        part = TopicPartition(queue, 0, offset, metadata)
+    reader = consumer(site.address, group)
+    part = TopicPartition(queue, 0, offset, *([] if metadata is None else [metadata]))
     try:
-        for done in consumer.commit(offsets=[part], asynchronous=False):
+        for done in reader.commit(offsets=[part], asynchronous=False):
             if done.error:
                 raise KafkaException(done.error)
     finally:
-        consumer.close()
+        reader.close()
 
 
 def committed(site: Site, group: str, queue: str, partition: int = 0) -> int:
-    consumer = Consumer({"bootstrap.servers": site.address, "group.id": group, "log_level": 0})
+    reader = consumer(site.address, group)
     try:
-        return int(consumer.committed([TopicPartition(queue, partition)], 10)[0].offset)
+        return int(reader.committed([TopicPartition(queue, partition)], 10)[0].offset)
     finally:
-        consumer.close()
+        reader.close()
 
 
 def new_offsets(out: str, queue: str) -> dict[int, int]:
@@ -204,7 +203,7 @@ def test_an_administrator_may_rewind_a_group_that_members_use(site: Site, queue:
 
 
 def test_settings_by_kafka_configs(site: Site, queue: str) -> None:
-    create(site, queue)
+    create(site.address, queue)
     at = ("--bootstrap-server", site.address)
     java(CONFIGS, *at, "--alter", "--topic", queue, "--add-config",
          "retention.ms=123456,max.message.bytes=2000")  # fmt: skip

@@ -3,25 +3,15 @@
 import threading
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.clients.calls import create, producer
 from tests.clients.groups.members import KINDS, JavaByRegex, LibrdkafkaCooperative, Member, Seen
 from tests.harness import eventually, java
-from tests.workers import Site, known_everywhere
+from tests.workers import Site
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-def create(site: Site, *names: str, partitions: int = 1, **settings: str) -> None:
-    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
-    config = {name.replace("_", "."): value for name, value in settings.items()}
-    topics = [NewTopic(name, partitions, 1, config=config) for name in names]
-    for future in admin.create_topics(topics, request_timeout=30).values():
-        future.result()
-    known_everywhere(site, *names)
 
 
 class Load(threading.Thread):
@@ -29,8 +19,7 @@ class Load(threading.Thread):
 
     def __init__(self, address: str, queue: str, partitions: int) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 5,
-                                   "enable.idempotence": True})  # fmt: skip
+        self._producer = producer(address, linger_ms=5, enable_idempotence=True)
         self._queue, self._partitions = queue, partitions
         self.written: set[Seen] = set()
         self.stopping = False
@@ -70,7 +59,7 @@ def spread(members: list[Member], partitions: int) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_members_come_and_go_under_load(site: Site, kind: str) -> None:
     queue, group = f"load-{kind}", f"group-{kind}"
-    create(site, queue, partitions=4)
+    create(site.address, queue, partitions=4)
     load = Load(site.address, queue, 4)
     load.start()
     make = KINDS[kind]
@@ -111,14 +100,14 @@ def test_a_thousand_queues_in_one_subscription(site: Site, make: type[Member]) -
     group = f"many-{make.__name__}"
     names = [f"{group}-{i}" for i in range(1000)]
     for start in range(0, 1000, 250):
-        create(site, *names[start : start + 250])
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+        create(site.address, *names[start : start + 250])
+    client = producer(site.address)
 
     def write(offset: int) -> None:
         for name in names:
-            producer.produce(name, f"{name}:{offset}")
-            producer.poll(0)
-        assert producer.flush(60) == 0
+            client.produce(name, f"{name}:{offset}")
+            client.poll(0)
+        assert client.flush(60) == 0
 
     write(0)
     topics = [f"{group}-.*"] if make is JavaByRegex else names
@@ -141,17 +130,17 @@ def test_a_thousand_queues_in_one_subscription(site: Site, make: type[Member]) -
 
 
 def test_lag_is_what_was_left_unread(site: Site, queue: str) -> None:
-    create(site, queue, partitions=2)
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    create(site.address, queue, partitions=2)
+    client = producer(site.address)
     for i in range(300):
-        producer.produce(queue, b"x", partition=i % 2)
-    producer.flush(20)
+        client.produce(queue, b"x", partition=i % 2)
+    client.flush(20)
     member = KINDS["librdkafka"](site.address, queue, [queue]).start()
     eventually(lambda: len(member.seen) == 300, 30)
     member.stop()
     for _ in range(7):
-        producer.produce(queue, b"x", partition=1)
-    assert producer.flush(20) == 0
+        client.produce(queue, b"x", partition=1)
+    assert client.flush(20) == 0
     at = ("--bootstrap-server", site.address)
     described = java(GROUPS, *at, "--describe", "--group", queue)
     rows = {line.split()[2]: line.split()[3:6] for line in described.splitlines() if queue in line}

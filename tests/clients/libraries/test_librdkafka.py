@@ -194,30 +194,6 @@ def test_out_of_range_resets_by_the_clients_policy(site: Site, queue: str) -> No
     reader.close()
 
 
-def test_a_message_over_the_queues_limit_is_refused(site: Site, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": site.address})
-    new = NewTopic(queue, 1, 1, config={"max.message.bytes": "1000"})
-    admin.create_topics([new])[queue].result(10)
-    errors: list[Any] = []
-    client = producer(site)
-    client.produce(queue, b"x" * 2000, on_delivery=lambda e, m: errors.append(e))
-    client.flush(20)
-    assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
-
-
-def test_log_append_time(site: Site, queue: str) -> None:
-    admin = AdminClient({"bootstrap.servers": site.address})
-    new = NewTopic(queue, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([new])[queue].result(10)
-    before = int(time.time() * 1000)
-    client = producer(site)
-    client.produce(queue, b"v", timestamp=1000)
-    client.flush(20)
-    kind, stamp = read(site, queue, 1)[0].timestamp()
-    assert kind == 2
-    assert before <= stamp <= int(time.time() * 1000)
-
-
 def test_no_auto_creation_where_a_setting_turns_it_off(tmp_path: Any) -> None:
     with served(tmp_path / "d", "--no-auto-create") as strict:
         errors: list[Any] = []

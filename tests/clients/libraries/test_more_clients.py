@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.calls import create
 from tests.clients.shares.members import FLAGS as SHARE_FLAGS
 from tests.clients.shares.members import configure, produce, rest
-from tests.clients.transactions.calls import UNCOMMITTED, committed_offsets, create, values
+from tests.clients.transactions.calls import UNCOMMITTED, committed_offsets, values
 from tests.harness import need, need_program
 from tests.workers import Site
 

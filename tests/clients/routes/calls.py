@@ -4,16 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import OffsetSpec
 
-from tests.clients.transactions.calls import WAIT_S, admin, ends, read
+from tests.clients import calls
+from tests.clients.calls import WAIT_S, admin, alter, consumer, create
+from tests.clients.transactions.calls import ends, read
 from tests.harness import eventually
 
 Record = tuple[bytes | None, bytes, dict[str, str | bytes | None]]
@@ -21,17 +16,13 @@ Record = tuple[bytes | None, bytes, dict[str, str | bytes | None]]
 KEYS = 20
 
 
-def _settings(settings: Mapping[str, object]) -> dict[str, str]:
-    return {
-        f"kproxy.route.{name.replace('_', '.')}": str(value) for name, value in settings.items()
-    }
-
-
 def make(address: str, queue: str, settings: Mapping[str, object], partitions: int = 1) -> None:
     """Create a queue with these settings of `kproxy.route.`, with `_` for `.` in their names."""
-    client = admin(address)  # it has to live until it has answered
-    topic = NewTopic(queue, partitions, 1, config=_settings(settings))
-    client.create_topics([topic])[queue].result(WAIT_S)
+    create(address, queue, partitions=partitions, **_routed(settings))
+
+
+def _routed(settings: Mapping[str, object]) -> dict[str, object]:
+    return {f"kproxy_route_{name}": value for name, value in settings.items()}
 
 
 def entrance(
@@ -47,26 +38,19 @@ def taking(address: str, queue: str, source: str, what: str = "", **more: object
 
 
 def change(address: str, queue: str, **settings: object) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in _settings(settings).items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, queue, incremental_configs=entries)
-    client = admin(address)
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
+    alter(address, queue, **_routed(settings))
+
+
+def producer(address: str, **settings: Any) -> Producer:
+    return calls.producer(
+        address, linger_ms=5, retry_backoff_ms=20, reconnect_backoff_max_ms=200,
+        enable_idempotence=True, **settings,
+    )  # fmt: skip
 
 
 def delete(address: str, queue: str) -> None:
     client = admin(address)
     client.delete_topics([queue])[queue].result(WAIT_S)
-
-
-def producer(address: str, **settings: Any) -> Producer:
-    return Producer(
-        {"bootstrap.servers": address, "log_level": 0, "linger.ms": 5, "retry.backoff.ms": 20,
-         "reconnect.backoff.max.ms": 200, "enable.idempotence": True, **settings}
-    )  # fmt: skip
 
 
 def put(client: Producer, queue: str, records: Iterable[Record], partition: int = 0) -> None:
@@ -134,25 +118,16 @@ def by_key(prefix: str, first: int, end: int) -> dict[str, list[bytes]]:
     return {f"{prefix}k{key}": of_key(first, end, KEYS, key) for key in range(KEYS)}
 
 
-def numbers(first: int, end: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, end)]
-
-
 def members(address: str, group: str, *queues: str) -> Consumer:
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest",
-         "log_level": 0, "topic.metadata.refresh.interval.ms": 500}
-    )  # fmt: skip
-    consumer.subscribe(list(queues))
-    return consumer
+    return consumer(address, group, *queues, topic_metadata_refresh_interval_ms=500)
 
 
 def polled(consumers: Iterable[Consumer], count: int) -> list[Message]:
     found: list[Message] = []
 
     def some() -> bool:
-        for consumer in consumers:
-            found.extend(one for one in consumer.consume(1000, 0.1) if one.error() is None)
+        for each in consumers:
+            found.extend(one for one in each.consume(1000, 0.1) if one.error() is None)
         return len(found) >= count
 
     eventually(some, 2 * WAIT_S, 0)

@@ -4,20 +4,11 @@ import json
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from tests.clients.calls import consumer, create, producer
 from tests.clients.libraries.test_kcat import kcat
 from tests.forked import run_kproxy
 from tests.harness import Served, eventually, java, run_java
 from tests.workers import Site
-
-
-def create(site: Site, queue: str, *configs: str, partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
-    made = NewTopic(queue, partitions, 1, config=dict(config.split("=") for config in configs))
-    admin.create_topics([made])[queue].result(30)
-    eventually(lambda: queue in admin.list_topics(timeout=30).topics)
 
 
 def described(site: Site, queue: str) -> dict[str, Any]:
@@ -33,7 +24,7 @@ def read(site: Site, queue: str, count: int) -> list[dict[str, Any]]:
 
 
 def test_kcat_sends_what_is_for_later(site: Site, queue: str) -> None:
-    create(site, queue, "kproxy.delay=header")
+    create(site.address, queue, kproxy_delay="header")
     began_ms = int(time.time() * 1000)
     kcat(site, "-P", "-t", queue, "-H", "kproxy.delay-ms=1500", stdin="later\n")
     kcat(site, "-P", "-t", queue, stdin="now\n")
@@ -45,7 +36,7 @@ def test_kcat_sends_what_is_for_later(site: Site, queue: str) -> None:
 
 
 def test_java_sends_and_reads(site: Site, queue: str) -> None:
-    create(site, queue, "kproxy.delay=header", partitions=2)
+    create(site.address, queue, kproxy_delay="header", partitions=2)
     lines = "".join(f"kproxy.delay-ms:{ms}\tk{ms}\tv{ms}\n" for ms in (1200, 0, 600))
     java(
         "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", site.address, "--topic",
@@ -60,8 +51,8 @@ def test_java_sends_and_reads(site: Site, queue: str) -> None:
 
 
 def test_librdkafka_and_a_group(site: Site, queue: str) -> None:
-    create(site, queue, "kproxy.delay.ms=1000", partitions=3)
-    producer = Producer({"bootstrap.servers": site.address, "enable.idempotence": True})
+    create(site.address, queue, kproxy_delay_ms=1000, partitions=3)
+    client = producer(site.address, enable_idempotence=True)
     failed: list[object] = []
 
     def delivered(error: object, message: object) -> None:
@@ -69,28 +60,25 @@ def test_librdkafka_and_a_group(site: Site, queue: str) -> None:
             failed.append(error)
 
     for number in range(300):
-        producer.produce(queue, b"%d" % number, partition=number % 3, on_delivery=delivered)
-    assert producer.flush(30) == 0
+        client.produce(queue, b"%d" % number, partition=number % 3, on_delivery=delivered)
+    assert client.flush(30) == 0
     assert not failed
     sent_ms = int(time.time() * 1000)
-    consumer = Consumer(
-        {"bootstrap.servers": site.address, "group.id": queue, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([queue])
+    reader = consumer(site.address, queue, queue)
     found: list[list[int]] = [[], [], []]
     until = time.monotonic() + 30
     while sum(map(len, found)) < 300:
         assert time.monotonic() < until
-        for one in consumer.consume(100, 0.2):
+        for one in reader.consume(100, 0.2):
             assert one.error() is None
             found[one.partition() or 0].append(int(one.value() or b""))
             assert one.timestamp()[1] > sent_ms - 30_000
-    consumer.close()
+    reader.close()
     assert found == [list(range(index, 300, 3)) for index in range(3)]
 
 
 def test_describe_shows_what_waits(site: Site, queue: str) -> None:
-    create(site, queue, "kproxy.delay=header", partitions=3)
+    create(site.address, queue, kproxy_delay="header", partitions=3)
     at_ms = int(time.time() * 1000) + 3_600_000
     kcat(site, "-P", "-t", queue, "-p", "1", "-H", f"kproxy.deliver-at={at_ms}", stdin="a\nb\n")
     kcat(site, "-P", "-t", queue, "-p", "2", "-H", f"kproxy.deliver-at={at_ms + 5}", stdin="c\n")
@@ -108,7 +96,7 @@ def test_describe_shows_what_waits(site: Site, queue: str) -> None:
 
 def test_kafkas_tool_sets_a_delay(server: Served, queue: str) -> None:
     site = server
-    create(site, queue)
+    create(site.address, queue)
     tool = "kafka.admin.ConfigCommand"
     where = ("--bootstrap-server", site.address, "--entity-type", "topics", "--entity-name", queue)
     java(tool, *where, "--alter", "--add-config", "kproxy.delay.ms=500")

@@ -3,20 +3,13 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka import KafkaException
 
 from kproxy.tools.client import Client
 from kproxy.tools.views import describe
+from tests.clients.calls import alter, create, producer
 from tests.clients.groups.test_group_tools import CONFIGS
-from tests.clients.groups.test_groups import create
+from tests.clients.routes.calls import delete
 from tests.clients.topics.test_commands import lines, run
 from tests.clients.topics.test_kafka_tools import TOPICS
 from tests.harness import eventually, java, run_java
@@ -51,23 +44,10 @@ def landed(site: Site, queue: str, route: str, count: int) -> dict[str, Any]:
 
 
 def write(site: Site, queue: str, partitions: int, *keys: bytes | None) -> None:
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    client = producer(site.address)
     for number, key in enumerate(keys):
-        producer.produce(queue, b"v", key, partition=number % partitions, headers=TAGGED)
-    assert producer.flush(30) == 0
-
-
-def admin_of(site: Site) -> AdminClient:
-    return AdminClient({"bootstrap.servers": site.address, "log_level": 0})
-
-
-def alter(site: Site, queue: str, value: str | None, *names: str) -> None:
-    """Set, or with None delete."""
-    how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    entries = [ConfigEntry(name, value, incremental_operation=how) for name in names]
-    resource = ConfigResource(ResourceType.TOPIC, queue, incremental_configs=entries)
-    admin = admin_of(site)
-    admin.incremental_alter_configs([resource])[resource].result(30)
+        client.produce(queue, b"v", key, partition=number % partitions, headers=TAGGED)
+    assert client.flush(30) == 0
 
 
 def configure(site: Site, queue: str, settings: str) -> None:
@@ -78,7 +58,7 @@ def configure(site: Site, queue: str, settings: str) -> None:
 
 def test_made_changed_and_shown(site: Site, queue: str) -> None:
     at, to = ("--bootstrap-server", site.address), f"{queue}-d.{{key}}"
-    create(site, queue, partitions=2)
+    create(site.address, queue, partitions=2)
     configure(
         site, queue, f"kproxy.route.to={to},kproxy.route.unroutable={queue}-lost,"
         "kproxy.route.configs=[retention.ms:3600000;cleanup.policy:compact,delete]",
@@ -87,7 +67,7 @@ def test_made_changed_and_shown(site: Site, queue: str) -> None:
     assert f"kproxy.route.to={to}" in shown
     red = queue + "-red"
     filter_ = "header:tag:red|blue&!header:gone"
-    create(site, red, kproxy_route_from=queue, kproxy_route_filter=filter_)
+    create(site.address, red, kproxy_route_from=queue, kproxy_route_filter=filter_)
     eventually(lambda: f"to {red}" in described(site, queue), 30)
     write(site, queue, 2, b"1", b"2", b"3", None, b"1")
     entrance = landed(site, queue, f"to {to}", 5)
@@ -109,18 +89,17 @@ def test_made_changed_and_shown(site: Site, queue: str) -> None:
     assert all(one["route"]["lag"] == 0 for one in listed)
     assert "ROUTE LAG" in run(site, "queues", "--routes", "--match", f"{queue}.*").stdout
 
-    alter(site, queue, "1", "kproxy.route.queues.max")
-    alter(site, queue, "false", "kproxy.route.keep")
-    alter(site, red, "key:eu-|us-", "kproxy.route.filter")
+    alter(site.address, queue, kproxy_route_queues_max=1, kproxy_route_keep="false")
+    alter(site.address, red, kproxy_route_filter="key:eu-|us-")
     assert told(site, red)["settings"]["kproxy.route.filter"] == "key:eu-|us-"
     write(site, queue, 2, b"4", b"5")
     held = eventually(lambda: waiting(site, queue, f"to {to}"), 30)
     assert held["lag"] == 2
     assert "kproxy.route.queues.max" in held["waits"]
-    alter(site, queue, None, "kproxy.route.queues.max")
+    alter(site.address, queue, kproxy_route_queues_max=None)
     assert landed(site, queue, f"to {to}", 7)["waits"] is None
     eventually(lambda: told(site, queue)["partitions"][0]["start"] == 4, 30)
-    alter(site, red, None, "kproxy.route.from", "kproxy.route.filter")
+    alter(site.address, red, kproxy_route_from=None, kproxy_route_filter=None)
     assert described(site, red) == {}
     eventually(lambda: list(described(site, queue)) == [f"to {to}"], 30)
     java(CONFIGS, *at, "--alter", "--topic", queue, "--delete-config", "kproxy.route.to")
@@ -134,13 +113,12 @@ def waiting(site: Site, queue: str, route: str) -> dict[str, Any] | None:
 
 def test_a_source_that_is_gone_is_said_to_be(site: Site, queue: str) -> None:
     red = queue + "-red"
-    create(site, queue, red)
-    alter(site, red, queue, "kproxy.route.from")
-    admin = admin_of(site)
-    admin.delete_topics([queue])[queue].result(30)
+    create(site.address, queue, red)
+    alter(site.address, red, kproxy_route_from=queue)
+    delete(site.address, queue)
     found = eventually(lambda: gone(site, red, queue), 30)
     assert found["partitions"] == []
-    alter(site, red, "5", "retention.ms")
+    alter(site.address, red, retention_ms=5)
 
 
 def gone(site: Site, red: str, queue: str) -> dict[str, Any] | None:
@@ -160,11 +138,9 @@ WRONG = [
 
 
 def test_error_is_a_line(site: Site, queue: str) -> None:
-    admin = admin_of(site)
     for config, said in WRONG:
-        topic = NewTopic(queue, 1, 1, config=dict([config.split("=", 1)]))
         with pytest.raises(KafkaException) as refused:
-            admin.create_topics([topic])[queue].result(30)
+            create(site.address, queue, **dict([config.split("=", 1)]))
         error = refused.value.args[0]
         assert error.name() == "INVALID_CONFIG"
         assert error.str().startswith(said)
@@ -172,7 +148,7 @@ def test_error_is_a_line(site: Site, queue: str) -> None:
 
 
 def test_error_is_a_line_of_kafka_configs(site: Site, queue: str) -> None:
-    create(site, queue)
+    create(site.address, queue)
     at = ("--bootstrap-server", site.address, "--alter", "--topic", queue)
     own = (f"kproxy.route.to=d-{{key}},kproxy.route.unroutable={queue}", "is this queue itself")
     for config, said in (own, WRONG[2]):

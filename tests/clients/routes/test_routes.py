@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
+from tests.clients.calls import WAIT_S, create, numbers
 from tests.clients.libraries.test_kcat import kcat
 from tests.clients.routes.calls import (
     KEYS,
@@ -24,7 +24,6 @@ from tests.clients.routes.calls import (
     flush,
     keyed,
     members,
-    numbers,
     of_key,
     polled,
     producer,
@@ -34,15 +33,7 @@ from tests.clients.routes.calls import (
     taking,
 )
 from tests.clients.shares.members import FLAGS, configure, rest
-from tests.clients.transactions.calls import (
-    WAIT_S,
-    admin,
-    create,
-    messages,
-    read,
-    transactional,
-    values,
-)
+from tests.clients.transactions.calls import messages, read, transactional, values
 from tests.harness import eventually, java
 from tests.workers import Site
 
@@ -238,10 +229,8 @@ def test_a_template_that_changes_while_records_are_on_their_way(site: Site, queu
 
 def test_the_largest_record_that_is_taken_is_passed_on(site: Site, queue: str) -> None:
     """FAULT: on a cluster one that its topic just took was too large to go on: it held up all."""
-    client = admin(site.address)
     most = (10 << 20) - SHIP_FRAME_BYTES  # that a queue may have on a cluster
-    topic = NewTopic(queue, 1, 1, config={"max.message.bytes": str(most)})
-    client.create_topics([topic])[queue].result(WAIT_S)
+    create(site.address, queue, max_message_bytes=most)
     taking(site.address, f"{queue}-some", queue, "key:k0")
     large = most - 100
     settings = {"message.max.bytes": 30 << 20, "batch.size": 1}

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from confluent_kafka.admin import ResourceType
 
-from tests.clients.transactions.calls import WAIT_S, admin
+from tests.clients.calls import WAIT_S, alter, producer
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 FLAGS = (
@@ -21,15 +21,7 @@ Given = tuple[int, bytes, int]
 
 def configure(address: str, group: str, **settings: object) -> None:
     """Configure a group, with `_` for `.` in settings' names; it begins at the first records."""
-    client = admin(address)
-    wanted = {"share_auto_offset_reset": "earliest"} | settings
-    entries = [
-        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in wanted.items()
-    ]
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
+    alter(address, group, ResourceType.GROUP, **{"share_auto_offset_reset": "earliest"} | settings)
 
 
 def member(
@@ -47,10 +39,10 @@ def member(
 
 def produce(address: str, queue: str, values: Iterable[bytes], partitions: int = 1) -> None:
     """Produce a record for each value, in a batch of its own."""
-    producer = Producer({"bootstrap.servers": address, "log_level": 0})
+    client = producer(address)
     for number, value in enumerate(values):
-        producer.produce(queue, value, partition=number % partitions)
-        assert producer.flush(WAIT_S) == 0
+        client.produce(queue, value, partition=number % partitions)
+        assert client.flush(WAIT_S) == 0
 
 
 def poll(consumer: ShareConsumer, seconds: float = 0.5) -> list[Message]:

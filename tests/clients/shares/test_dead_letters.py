@@ -3,9 +3,9 @@
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Message, TopicPartition
 
+from tests.clients.calls import WAIT_S, admin, alter, consumer, create, producer
 from tests.clients.shares.members import (
     ACCEPT,
     REJECT,
@@ -17,42 +17,32 @@ from tests.clients.shares.members import (
     take,
 )
 from tests.clients.shares.members import FLAGS as AT_ONCE
-from tests.clients.transactions.calls import WAIT_S, admin, create
 from tests.harness import eventually
 from tests.workers import Site
 
 FLAGS = (*AT_ONCE, "--errors-deadletterqueue-auto-create-topics-enable")
-ENABLE = "errors.deadletterqueue.group.enable"
-
-
-def enable(address: str, queue: str, value: str = "true") -> None:
-    """Let share groups have a queue as their dead-letter queue, or not."""
-    entry = ConfigEntry(ENABLE, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, queue, incremental_configs=[entry])
-    client = admin(address)  # it has to live until it has answered
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
+ENABLED = {"errors_deadletterqueue_group_enable": "true"}
+"""The setting of a queue that share groups may have as their dead-letter queue."""
 
 
 def letters(address: str, queue: str, count: int, partitions: int = 1) -> list[Message]:
     """Return a dead-letter queue's records once there are so many; check that no more come."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "log_level": 0,
-         "allow.auto.create.topics": False, "topic.metadata.refresh.interval.ms": 500}
+    reader = consumer(
+        address, "reader", enable_auto_commit=False, allow_auto_create_topics=False,
+        topic_metadata_refresh_interval_ms=500,
     )  # fmt: skip
     parts = [TopicPartition(queue, index, 0) for index in range(partitions)]
     found: list[Message] = []
-    with closing(consumer):
-        consumer.assign(parts)
+    with closing(reader):
+        reader.assign(parts)
 
         def more() -> bool:
-            found.extend(one for one in consumer.consume(100, 0.2) if one.error() is None)
+            found.extend(one for one in reader.consume(100, 0.2) if one.error() is None)
             return len(found) >= count
 
         eventually(more, WAIT_S)
         for part in parts:
-            _, end = consumer.get_watermark_offsets(part, WAIT_S, cached=False)
+            _, end = reader.get_watermark_offsets(part, WAIT_S, cached=False)
             assert end == sum(one.partition() == part.partition for one in found)
     assert len(found) == count
     return found
@@ -65,18 +55,18 @@ def headers_of(message: Message) -> dict[str, Any]:
 def test_rejected_records_and_poison_end_in_the_dead_letter_queue(site: Site, queue: str) -> None:
     dead = f"dlq.{queue}"
     create(site.address, queue, dead, partitions=2)
-    enable(site.address, dead)
+    alter(site.address, dead, **ENABLED)
     configure(
         site.address, queue, share_delivery_count_limit=2,
         errors_deadletterqueue_topic_name=dead,
         errors_deadletterqueue_copy_record_enable="true",
     )  # fmt: skip
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    client = producer(site.address)
     for number in range(3):
-        producer.produce(
+        client.produce(
             queue, b"%d" % number, b"key", partition=1, headers=[("trace", b"%d" % number)]
         )
-    assert producer.flush(WAIT_S) == 0
+    assert client.flush(WAIT_S) == 0
     with closing(member(site.address, queue, queue)) as consumer:
         messages = take(consumer, 3)
         for message, kind in zip(messages, (ACCEPT, REJECT, RELEASE), strict=True):
@@ -125,6 +115,6 @@ def test_they_wait_until_their_queue_takes_them(site: Site, queue: str) -> None:
     with closing(member(site.address, queue, queue)) as consumer:
         say(consumer, take(consumer, 3), REJECT)
         assert letters(site.address, dead, 0) == []
-        enable(site.address, dead)
+        alter(site.address, dead, **ENABLED)
         found = letters(site.address, dead, 3)
     assert [one.value() for one in found] == [b"0", b"1", b"2"]

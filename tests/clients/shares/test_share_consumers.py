@@ -5,8 +5,10 @@ from collections import Counter
 from contextlib import ExitStack, closing
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.clients import calls
+from tests.clients.calls import WAIT_S, create, numbers
 from tests.clients.shares.members import (
     ACCEPT,
     FLAGS,
@@ -22,22 +24,10 @@ from tests.clients.shares.members import (
     say,
     take,
 )
-from tests.clients.transactions.calls import (
-    WAIT_S,
-    abort,
-    commit,
-    create,
-    settle,
-    transactional,
-    write,
-)
+from tests.clients.transactions.calls import abort, commit, settle, transactional, write
 from tests.workers import Site
 
 __all__ = ["FLAGS"]
-
-
-def numbers(first: int, end: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, end)]
 
 
 def test_polled_records_are_accepted_by_the_next_poll(site: Site, queue: str) -> None:
@@ -165,7 +155,7 @@ def test_many_queues(site: Site, queue: str) -> None:
     names = [f"{queue}-{number}" for number in range(100)]
     create(site.address, *names)
     configure(site.address, queue)
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    producer = calls.producer(site.address)
     write(producer, [(name, b"%d" % number) for number in range(3) for name in names])
     with ExitStack() as stack:
         members = [
@@ -219,7 +209,7 @@ def test_only_what_is_committed_is_given(site: Site, queue: str) -> None:
 def test_group_begins_by_its_setting(site: Site, queue: str, reset: str) -> None:
     create(site.address, queue)
     configure(site.address, queue, share_auto_offset_reset=reset)
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    producer = calls.producer(site.address)
     producer.produce(queue, b"old", timestamp=int((time.time() - 7200) * 1000))
     producer.flush(WAIT_S)
     produce(site.address, queue, [b"before"])

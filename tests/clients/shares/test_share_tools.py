@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.clients.calls import create
 from tests.clients.shares.members import (
     FLAGS,
     RELEASE,
@@ -17,7 +18,6 @@ from tests.clients.shares.members import (
     say,
     take,
 )
-from tests.clients.transactions.calls import create
 from tests.harness import java, run_java
 from tests.workers import Site
 

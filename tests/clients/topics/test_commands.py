@@ -4,10 +4,8 @@ import json
 import subprocess
 from typing import Any
 
-from confluent_kafka import Producer
-
+from tests.clients.calls import create, producer
 from tests.clients.groups.test_group_tools import commit
-from tests.clients.groups.test_groups import create
 from tests.forked import run_kproxy
 from tests.harness import eventually
 from tests.workers import Site, known_everywhere
@@ -24,19 +22,19 @@ def lines(site: Site, *arguments: str) -> list[dict[str, Any]]:
 
 
 def write(site: Site, *counts: tuple[str, int]) -> None:
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    client = producer(site.address)
     for name, count in counts:
         for _ in range(count):
-            producer.produce(name, b"x" * 100)
-    assert producer.flush(30) == 0
+            client.produce(name, b"x" * 100)
+    assert client.flush(30) == 0
     known_everywhere(site, *(name for name, _ in counts))
 
 
 def test_queues_are_listed_a_page_at_a_time(site: Site) -> None:
     names = [f"listed-{i:04}" for i in range(2100)]
     for start in range(0, 2100, 700):
-        create(site, *names[start : start + 700])
-    create(site, "listed-wide", partitions=7)
+        create(site.address, *names[start : start + 700])
+    create(site.address, "listed-wide", partitions=7)
     write(site, (names[3], 5), (names[7], 9))
     found = eventually(lambda: wait_all(site, "listed-.*", 2101), 20)
     assert [line["name"] for line in found] == [*names, "listed-wide"]

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -14,27 +13,15 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from tests.clients.calls import WAIT_S, admin, consumer
 from tests.harness import eventually
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
-WAIT_S = 30  # for one call of a client, and until markers are seen
 _LEVELS = {
     COMMITTED: IsolationLevel.READ_COMMITTED, UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
 }  # fmt: skip
-
-
-def admin(address: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": address, "log_level": 0})
-
-
-def create(address: str, *queues: str, partitions: int = 1) -> None:
-    """Make queues, and wait until they are known."""
-    client = admin(address)
-    for future in client.create_topics([NewTopic(name, partitions, 1) for name in queues]).values():
-        future.result(WAIT_S)
-    eventually(lambda: set(queues) <= set(client.list_topics(timeout=WAIT_S).topics), WAIT_S)
 
 
 def transactional(address: str, identity: str, **settings: Any) -> Producer:
@@ -103,19 +90,18 @@ def messages(
     address: str, parts: Iterable[TopicPartition], isolation: str = COMMITTED, seconds: float = 60
 ) -> dict[tuple[str, int], list[Message]]:
     """Return the records of some partitions from an offset on, up to the reader's end."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "readers", "log_level": 0,
-         "enable.auto.commit": False, "auto.offset.reset": "error", "enable.partition.eof": True,
-         "isolation.level": isolation}
+    reader = consumer(
+        address, "readers", enable_auto_commit=False, auto_offset_reset="error",
+        enable_partition_eof=True, isolation_level=isolation,
     )  # fmt: skip
     asked = list(parts)
     found: dict[tuple[str, int], list[Message]] = {(p.topic, p.partition): [] for p in asked}
     left, until = set(found), time.monotonic() + seconds
     try:
-        consumer.assign(asked)
+        reader.assign(asked)
         while left:
             assert time.monotonic() < until, f"no end of {len(left)} queues: {sorted(left)[:3]}"
-            for message in consumer.consume(1000, 0.2):
+            for message in reader.consume(1000, 0.2):
                 part, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
                     found[part].append(message)
@@ -124,7 +110,7 @@ def messages(
                     left.discard(part)
         return found
     finally:
-        consumer.close()
+        reader.close()
 
 
 def read(

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests.clients.calls import WAIT_S, create
 from tests.clients.transactions.calls import (
     COMMITTED,
-    WAIT_S,
     abort,
     commit,
     committed_offsets,
-    create,
     read,
     transactional,
 )

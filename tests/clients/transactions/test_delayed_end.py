@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from tests.clients.calls import WAIT_S, create
 from tests.clients.transactions.calls import (
     UNCOMMITTED,
-    WAIT_S,
     commit,
-    create,
     ends,
     settle,
     transactional,

@@ -9,20 +9,20 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import ProducerFenced
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from kafka.errors import KafkaError as PythonError
 from kafka.structs import OffsetAndMetadata
 
+from tests.clients import calls
+from tests.clients.calls import WAIT_S, create, numbers
 from tests.clients.transactions.calls import (
     COMMITTED,
     UNCOMMITTED,
-    WAIT_S,
     abort,
     commit,
     committed_offsets,
-    create,
     ends,
     read,
     settle,
@@ -42,22 +42,14 @@ TIMEOUT_MS = 2000
 ABORTED_S = 40  # Kafka looks for timed out transactions every ten seconds
 
 
-def numbers(first: int, end: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, end)]
+def member(site: Site, group: str, queue: str) -> Consumer:
+    return calls.consumer(
+        site.address, group, queue, enable_auto_commit=False, isolation_level=COMMITTED
+    )
 
 
 def into(queue: str, some: list[bytes]) -> list[tuple[str, bytes]]:
     return [(queue, value) for value in some]
-
-
-def member(site: Site, group: str, queue: str) -> Consumer:
-    """Return a member of a group that subscribes to the queue."""
-    consumer = Consumer(
-        {"bootstrap.servers": site.address, "group.id": group, "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "isolation.level": COMMITTED, "log_level": 0}
-    )  # fmt: skip
-    consumer.subscribe([queue])
-    return consumer
 
 
 # librdkafka
@@ -81,9 +73,7 @@ def test_readers_see_what_is_committed(site: Site, queue: str) -> None:
 def test_an_open_transaction_holds_readers_back(site: Site, queue: str) -> None:
     """And what is behind it, of whomever; they get on when it is aborted."""
     create(site.address, queue)
-    producer, plain = transactional(site.address, queue), Producer(
-        {"bootstrap.servers": site.address, "log_level": 0}
-    )  # fmt: skip
+    producer, plain = transactional(site.address, queue), calls.producer(site.address)
     write(plain, into(queue, [b"before"]))
     producer.begin_transaction()
     write(producer, into(queue, [b"open"]))
@@ -100,9 +90,9 @@ def test_an_open_transaction_holds_readers_back(site: Site, queue: str) -> None:
 def test_a_follower_gets_a_transaction_at_once_when_it_is_committed(site: Site, queue: str) -> None:
     create(site.address, queue)
     producer = transactional(site.address, queue)
-    follower = Consumer(
-        {"bootstrap.servers": site.address, "group.id": queue, "log_level": 0,
-         "isolation.level": COMMITTED, "fetch.wait.max.ms": 10_000, "socket.timeout.ms": 20_000}
+    follower = calls.consumer(
+        site.address, queue, isolation_level=COMMITTED, fetch_wait_max_ms=10_000,
+        socket_timeout_ms=20_000,
     )  # fmt: skip
     try:
         follower.assign([TopicPartition(queue, 0, 0)])
@@ -121,7 +111,7 @@ def test_a_follower_gets_a_transaction_at_once_when_it_is_committed(site: Site, 
 def test_offsets_are_committed_with_the_transaction(site: Site, queue: str) -> None:
     source, target, group = f"{queue}-in", f"{queue}-out", f"{queue}-group"
     create(site.address, source, target)
-    write(Producer({"bootstrap.servers": site.address}), into(source, numbers(0, 20)))
+    write(calls.producer(site.address), into(source, numbers(0, 20)))
     producer = transactional(site.address, queue)
     consumer = member(site, group, source)
 
@@ -160,7 +150,7 @@ def test_offsets_of_a_member_that_was_replaced_are_refused(site: Site, queue: st
     """KIP-447: the group's generation fences whose partitions have gone to another."""
     source, group = f"{queue}-in", f"{queue}-group"
     create(site.address, source)
-    write(Producer({"bootstrap.servers": site.address}), into(source, numbers(0, 5)))
+    write(calls.producer(site.address), into(source, numbers(0, 5)))
     producer = transactional(site.address, queue)
     first = member(site, group, source)
     second = None

@@ -1,7 +1,8 @@
 """Members of groups by hand: one connection each, requests with the fields that matter."""
 
 from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
+from functools import partial, wraps
 from typing import Any, Concatenate
 from uuid import UUID
 
@@ -23,8 +24,31 @@ def ready(wire: Wire) -> None:
 
 
 def alike_in_groups(script: Callable[Concatenate[Wire, str, ...], Any]) -> Callable[..., None]:
-    """Make a script of members a test, which compares what it returns with Kafka's answers."""
-    return as_test(script, partial(compare, prepare=ready))
+    """Make a script of members a test, which compares what it returns with Kafka's answers.
+
+    The connections of its members are closed at its end.
+    """
+
+    @wraps(script)
+    def closing(*given: Any, **more: Any) -> Any:
+        with ExitStack() as stack:
+            _scripts.append(stack)
+            stack.callback(_scripts.pop)
+            return script(*given, **more)
+
+    return as_test(closing, partial(compare, prepare=ready))
+
+
+_scripts: list[ExitStack] = []
+"""The script that runs, with the connections it has."""
+
+
+def _connected(like: Wire) -> Wire:
+    """Return a connection to the same server."""
+    made = Wire(*like.socket.getpeername()[:2])
+    if _scripts:
+        _scripts[-1].callback(made.socket.close)
+    return made
 
 
 class Names:
@@ -43,7 +67,7 @@ class Classic:
     """A member of the classic protocol."""
 
     def __init__(self, like: Wire, group: str, topics: tuple[str, ...] = ()) -> None:
-        self.wire = Wire(*like.socket.getpeername()[:2])
+        self.wire = _connected(like)
         self.group = group
         self.topics = topics
         self.id = ""
@@ -129,7 +153,7 @@ class Modern:
     """A member of the consumer protocol (KIP-848)."""
 
     def __init__(self, like: Wire, group: str, member_id: str, *topics: str) -> None:
-        self.wire = Wire(*like.socket.getpeername()[:2])
+        self.wire = _connected(like)
         self.group = group
         self.id = member_id
         self.topics: tuple[str, ...] | None = topics
@@ -190,6 +214,18 @@ def commit_values(
         "group_instance_id": instance, "retention_time": -1,
         "topics": [{"name": queue, "partitions": [part]}],
     }  # fmt: skip
+
+
+def commit(wire: Wire, group: str, queue: str, offset: int, *member: Any, version: int = 9) -> Any:
+    """Commit as `commit_values` says; return the error code."""
+    values = commit_values(group, queue, offset, *member)
+    answer = wire.call(ApiKey.OFFSET_COMMIT, version, values)
+    return answer.topics[0].partitions[0].error_code
+
+
+def delete_groups(wire: Wire, *groups: str) -> list[tuple[str, int]]:
+    results = wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": groups}).results
+    return sorted((one.group_id, int(one.error_code)) for one in results)
 
 
 def committed(wire: Wire, group: str, queue: str, partition: int = 0) -> int:

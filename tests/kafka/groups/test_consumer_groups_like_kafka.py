@@ -12,8 +12,9 @@ from tests.kafka.groups.members import (
     Classic,
     Modern,
     alike_in_groups,
-    commit_values,
+    commit,
     committed,
+    delete_groups,
     known,
 )
 from tests.wire import Wire
@@ -53,33 +54,21 @@ def test_one_member(wire: Wire, queue: str) -> list[Any]:
     steps.append(shown(one, one.beat(**unchanged, topic_partitions=None)))
     steps.append(shown(one, one.beat(subscribed_topic_names=(queue,), rebalance_timeout=5000)))
     epoch = one.epoch
-    values = commit_values(queue, queue, 5, "one", epoch)
-    steps.append(wire.call(ApiKey.OFFSET_COMMIT, 9, values).topics[0].partitions[0].error_code)
+    steps.append(commit(wire, queue, queue, 5, "one", epoch))
     for member, at, version in (
         ("one", epoch + 1, 9), ("one", epoch - 1, 9), ("two", epoch, 9), ("", -1, 9),
         ("one", epoch, 8), ("one", -1, 9),
     ):  # fmt: skip
-        values = commit_values(queue, queue, 6, member, at)
-        code = wire.call(ApiKey.OFFSET_COMMIT, version, values).topics[0].partitions[0].error_code
+        code = commit(wire, queue, queue, 6, member, at, version=version)
         steps.append((member, at - epoch, int(code)))
     steps.append(committed(wire, queue, queue))
     steps.append(shown(one, one.beat(member_epoch=epoch + 1)))
-    steps.append(
-        shown(
-            one,
-            one.beat(
-                member_epoch=0,
-                topic_partitions=(),
-                rebalance_timeout=5000,
-                subscribed_topic_names=(queue,),
-            ),
-        )
-    )
+    anew: dict[str, Any] = {"rebalance_timeout": 5000, "subscribed_topic_names": (queue,)}
+    steps.append(shown(one, one.beat(member_epoch=0, topic_partitions=(), **anew)))
     steps.append(shown(one, one.beat(member_epoch=-1)))
     one.epoch = 3
     steps.append(shown(one, one.beat()))
     steps.append(shown(one, one.beat(member_epoch=-1)))
-    one.close()
     return steps
 
 
@@ -98,7 +87,6 @@ def test_refusals(wire: Wire, queue: str) -> list[Any]:
         one = Modern(wire, f"{queue}-refused", "one", queue)
         answer = one.beat(**changes)
         steps.append((sorted(changes), int(answer.error_code), answer.member_id))
-        one.close()
     return steps
 
 
@@ -127,8 +115,6 @@ def test_members_come_and_go(wire: Wire, queue: str) -> list[Any]:
     steps.append(sorted(len(m.parts()[0]) for m in (one, three)))
     late = one.beat(member_epoch=one.epoch - 1, topic_partitions=one.owned())
     steps.append(int(late.error_code))
-    for member in (one, two, three):
-        member.close()
     return steps
 
 
@@ -149,8 +135,6 @@ def test_static_members(wire: Wire, queue: str) -> list[Any]:
     one.epoch = epoch
     steps.append(shown(one, one.beat()))
     steps.append(shown(rival, rival.beat(member_epoch=-1)))
-    one.close()
-    rival.close()
     return steps
 
 
@@ -180,8 +164,6 @@ def test_a_static_member_changes_its_protocol(wire: Wire, queue: str) -> list[An
     new.instance = "i"
     steps.append(shown(new, new.beat()))
     steps.append(again.beat())
-    for member in (other, first, old, again, new):
-        member.close()
     return steps
 
 
@@ -202,7 +184,6 @@ def test_assignors(wire: Wire, queue: str, assignor: str) -> list[Any]:
         steps.append([m.parts() for m in members])
     for member in members:
         steps.append(int(member.beat(member_epoch=-1).error_code))
-        member.close()
     return steps
 
 
@@ -227,8 +208,6 @@ def test_regex_and_new_queues(wire: Wire, queue: str) -> list[Any]:
     wire.delete(queue + "-b")
     eventually(lambda: named.beat().error_code == 0 and len(named.has) == 1)
     steps.append(named.parts())
-    one.close()
-    named.close()
     return steps
 
 
@@ -268,17 +247,11 @@ def test_described(wire: Wire, queue: str) -> list[Any]:
     two = Modern(wire, queue, "two", queue)
     two.beat()
     look(queue)
-    steps.append(
-        int(wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)}).results[0].error_code)
-    )
+    steps.append(delete_groups(wire, queue)[0][1])
     one.beat(member_epoch=-1)
     two.beat(member_epoch=-1)
     look(queue)
-    steps.append(
-        int(wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)}).results[0].error_code)
-    )
-    one.close()
-    two.close()
+    steps.append(delete_groups(wire, queue)[0][1])
     return steps
 
 
@@ -321,8 +294,6 @@ def test_from_one_protocol_to_the_other_and_back(wire: Wire, queue: str) -> list
         ApiKey.DESCRIBE_GROUPS, 5, {"groups": (queue,), "include_authorized_operations": False}
     )
     steps.append((described.groups[0].group_state, described.groups[0].protocol_type))
-    old.close()
-    new.close()
     return steps
 
 
@@ -338,8 +309,6 @@ def test_an_emptied_group_of_one_kind_becomes_the_other(wire: Wire, queue: str) 
         steps.append(shown(new, new.beat(member_epoch=-1)))
         new.epoch, new.has, old.id = 0, {}, ""
     steps.append(committed(wire, queue, queue))
-    old.close()
-    new.close()
     return steps
 
 
@@ -406,8 +375,6 @@ def test_classic_members_that_agree_on_no_protocol(wire: Wire, queue: str) -> li
     two.id, two.instance = "stranger", "instance"
     two.send_join(9)
     steps.append(int(two.joined(9).error_code))
-    for member in (one, two, new):
-        member.close()
     return steps
 
 
@@ -427,6 +394,4 @@ def test_heartbeats_change_the_member(wire: Wire, queue: str) -> list[Any]:
         steps.append((group.group_state, group.group_epoch, group.assignor_name))
     idle = Modern(wire, queue, "idle")
     steps.append(shown(idle, idle.beat()))
-    new.close()
-    idle.close()
     return steps

@@ -10,8 +10,9 @@ from tests.kafka.groups.members import (
     Modern,
     Names,
     alike_in_groups,
-    commit_values,
+    commit,
     committed,
+    delete_groups,
     known,
 )
 from tests.wire import Wire
@@ -62,7 +63,6 @@ def test_a_member_joins_in_every_version(wire: Wire, queue: str) -> list[Any]:
         steps.append(one.sync({one.id: b"mine"}))
         steps.append(one.beat())
         steps.append(one.commit(queue, 5))
-        one.close()
     return steps
 
 
@@ -75,7 +75,6 @@ def test_refusals(wire: Wire, queue: str) -> list[Any]:
         one = Classic(wire, queue, (queue,))
         one.wire.send(ApiKey.JOIN_GROUP, 7, one.join_values() | changes)
         steps.append(shown(names, one.joined()))
-        one.close()
 
     attempt(group_id="")
     attempt(session_timeout=100)
@@ -83,7 +82,7 @@ def test_refusals(wire: Wire, queue: str) -> list[Any]:
     attempt(protocols=())
     attempt(protocol_type="")
     attempt(member_id="stranger")
-    one, two = pair(wire, queue, queue)
+    one, _ = pair(wire, queue, queue)
     attempt(protocol_type="connect")
     attempt(protocols=({"name": "other", "metadata": b""},))
     attempt(member_id="stranger")
@@ -94,19 +93,13 @@ def test_refusals(wire: Wire, queue: str) -> list[Any]:
     one.generation -= 1
     steps.append(one.commit(queue, 1, member_id="stranger"))
     steps.append(one.commit(queue, 1, generation_id_or_member_epoch=-1))
-    plain = wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(queue, queue, 1))
-    steps.append(plain.topics[0].partitions[0].error_code)
-    deleted = wire.call(
-        ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue, "no-such-group", "")}
-    ).results
-    steps.append(sorted((r.group_id, int(r.error_code)) for r in deleted))
+    steps.append(commit(wire, queue, queue, 1))
+    steps.append(delete_groups(wire, queue, "no-such-group", ""))
     wrong = one.sync_values({}) | {"protocol_name": "other"}
     steps.append(int(one.wire.call(ApiKey.SYNC_GROUP, 5, wrong).error_code))
     stranger = Classic(wire, queue)
     stranger.id = "stranger"
     steps += [stranger.leave(), stranger.beat()]
-    for member in (one, two, stranger):
-        member.close()
     return steps
 
 
@@ -136,8 +129,6 @@ def test_a_rebalance_and_what_is_said_during_it(wire: Wire, queue: str) -> list[
     steps.append(one.beat())
     one.id = ""
     steps += [shown(names, one.join()), one.leave()]
-    one.close()
-    two.close()
     return steps
 
 
@@ -165,8 +156,6 @@ def test_static_members(wire: Wire, queue: str) -> list[Any]:
         steps.append(shown(names, changed.wire.call(ApiKey.JOIN_GROUP, 9, fenced)))
         gone = {"member_id": "", "group_instance_id": "a", "reason": None}
         steps.append(wire.call(ApiKey.LEAVE_GROUP, 5, {"group_id": queue, "members": [gone, gone]}))
-        for member in (one, again, once_more, changed):
-            member.close()
         return steps
 
     return script(wire, queue)
@@ -197,7 +186,7 @@ def test_described_listed_and_deleted(wire: Wire, queue: str) -> list[Any]:
                                 for g in listed if g.group_id in groups))  # fmt: skip
 
     look()
-    wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(groups[1], queue, 7))
+    commit(wire, groups[1], queue, 7)
     one, two = pair(wire, queue, queue)
     look()
     one.send_join()
@@ -211,13 +200,9 @@ def test_described_listed_and_deleted(wire: Wire, queue: str) -> list[Any]:
     eventually(lambda: two.beat() == 27)
     two.leave()
     look()
-    deletion = {"groups_names": groups}
-    results = wire.call(ApiKey.DELETE_GROUPS, 2, deletion).results
-    steps.append(sorted((r.group_id, int(r.error_code)) for r in results))
+    steps.append(delete_groups(wire, *groups))
     steps.append(committed(wire, groups[1], queue))
     look()
-    one.close()
-    two.close()
     return steps
 
 
@@ -243,7 +228,6 @@ def test_offsets_deleted(wire: Wire, queue: str) -> list[Any]:
     steps.append(one.leave())
     delete(queue)
     steps.append(committed(wire, queue, queue))
-    one.close()
     return steps
 
 
@@ -275,8 +259,6 @@ def test_leaves_by_an_instance_id(wire: Wire, queue: str) -> list[Any]:
     for group, member in ((classic.group, classic.id), (modern.group, "one")):
         steps.append(leave_codes(wire, group, (member, "i")))
         steps.append(leave_codes(wire, group, ("", "i")))
-    for one in (classic, waiting, modern):
-        one.close()
     return steps
 
 
@@ -300,7 +282,6 @@ def test_a_sync_without_its_protocol(wire: Wire, queue: str) -> list[Any]:
         {"protocol_name": "other", "generation_id": 7},
     ):  # fmt: skip
         attempt(**changes)
-    one.close()
     return steps
 
 
@@ -310,22 +291,19 @@ def test_commits_beside_members(wire: Wire, queue: str) -> list[Any]:
     made(wire, queue)
     steps: list[Any] = []
 
-    def commit(version: int, member: str = "", generation: int = -1) -> None:
-        values = commit_values(queue, queue, 7, member, generation)
-        answer = wire.call(ApiKey.OFFSET_COMMIT, version, values)
-        steps.append(int(answer.topics[0].partitions[0].error_code))
+    def commit_at(version: int, member: str = "", generation: int = -1) -> None:
+        steps.append(int(commit(wire, queue, queue, 7, member, generation, version=version)))
 
     def delete() -> None:
-        answer = wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": (queue,)})
-        steps.append(int(answer.results[0].error_code))
+        steps.append(delete_groups(wire, queue)[0][1])
 
-    commit(8, "stranger", 1)  # there is no such group
-    commit(9, "stranger", 1)
+    commit_at(8, "stranger", 1)  # there is no such group
+    commit_at(9, "stranger", 1)
     one = Classic(wire, queue, (queue,))
     one.send_join()
     steps.append(int(one.joined().error_code))  # it is given an id to join with
-    commit(8)
-    commit(9, "stranger", 1)
+    commit_at(8)
+    commit_at(9, "stranger", 1)
     one.send_join()
     steps.append(int(one.joined().error_code))
     steps += [one.sync({one.id: b"all"}).assignment, one.beat(), one.leave()]
@@ -335,7 +313,7 @@ def test_commits_beside_members(wire: Wire, queue: str) -> list[Any]:
     steps.append(int(two.joined().error_code))
     steps.append(wire.call(ApiKey.DESCRIBE_GROUPS, 5, described).groups[0].protocol_type)
     delete()
-    commit(8, "stranger", 1)
+    commit_at(8, "stranger", 1)
     two.send_join()
     steps.append(int(two.joined().error_code))  # the group and its ids are gone
     two.id = ""
@@ -343,6 +321,4 @@ def test_commits_beside_members(wire: Wire, queue: str) -> list[Any]:
     two.joined()
     delete()  # with nothing but an id
     delete()
-    one.close()
-    two.close()
     return steps

@@ -26,6 +26,7 @@ from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import chunks_of
 from tests.harness import eventually, free_port
 from tests.kafka.canonical import Requests, digest
+from tests.kafka.groups.members import commit, commit_values
 from tests.kafka.recorded import Recorded
 from tests.kafka.security.permissions import (
     ALICE,
@@ -43,7 +44,7 @@ from tests.kafka.security.permissions import (
     said,
 )
 from tests.real_kafka import Kafka
-from tests.wire import Wire, batch
+from tests.wire import Wire, batch, produce_values
 
 Answers = dict[str, dict[str, list[str]]]
 """The grants by case, and the answers with them."""
@@ -151,21 +152,11 @@ def made_ready(wire: Wire) -> Ids:
         wire.create(name)
         eventually(lambda n=name: wire.produce(n, batch(b"v")).error_code == 0)
         ids[name] = id_of(wire, name)
-    part = {
-        "partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1,
-        "committed_metadata": "",
-    }  # fmt: skip
-    commit = {
-        "group_id": GROUP, "generation_id_or_member_epoch": -1, "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": name, "partitions": [part]} for name in (TOPIC, OTHER)],
-    }  # fmt: skip
 
     def committed() -> bool:
         for kind, key in ((0, GROUP), (1, TXN)):  # Kafka makes its own topics by that
             wire.call(ApiKey.FIND_COORDINATOR, 6, {"key_type": kind, "coordinator_keys": [key]})
-        told = wire.call(ApiKey.OFFSET_COMMIT, 9, commit)
-        return all(int(p.error_code) == 0 for t in told.topics for p in t.partitions)
+        return all(commit(wire, GROUP, name, 0) == 0 for name in (TOPIC, OTHER))
 
     eventually(committed)
     return ids
@@ -282,22 +273,10 @@ async def ready_here(worker: Worker, root: Peer) -> Ids:
         queue, ticket = worker.catalogue.create(name)
         await ticket.wait()
         ids[name] = UUID(bytes=bytes(queue.queue_id))
-        values = {
-            "transactional_id": None, "acks": -1, "timeout": 1000,
-            "topic_data": [
-                {"name": name, "partition_data": [{"index": 0, "records": batch(b"v")}]}
-            ],
-        }  # fmt: skip
+        values = produce_values(name, batch(b"v"))
         told = await called(worker, root, ApiKey.PRODUCE, 9, values)
         assert int(told.responses[0].partition_responses[0].error_code) == 0
-        part = {
-            "partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }  # fmt: skip
-        commit = {
-            "group_id": GROUP, "generation_id_or_member_epoch": -1, "member_id": "",
-            "group_instance_id": None, "topics": [{"name": name, "partitions": [part]}],
-        }  # fmt: skip
-        told = await called(worker, root, ApiKey.OFFSET_COMMIT, 9, commit)
+        values = commit_values(GROUP, name, 0)
+        told = await called(worker, root, ApiKey.OFFSET_COMMIT, 9, values)
         assert int(told.topics[0].partitions[0].error_code) == 0
     return ids

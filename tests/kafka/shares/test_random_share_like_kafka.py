@@ -7,7 +7,6 @@ start of a share partition and nothing is left above it, so that is not asked.
 
 import random
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from tests.harness import Served
 from tests.kafka.canonical import unheard
 from tests.kafka.cluster import name
-from tests.kafka.conftest import FLAGS
 from tests.kafka.recorded import Recorded
 from tests.kafka.shares.cluster import Part, ShareCluster, alike_in_shares
 from tests.kafka.shares.sharer import (
@@ -31,9 +29,7 @@ from tests.kafka.shares.sharer import (
     sharing,
 )
 from tests.kafka.transactions.producer import Producer, compare_said
-from tests.real_kafka import Kafka
 from tests.wire import Wire
-from tests.workers import Workers
 
 STEPS = 40
 SOME_MS, NONE_MS = 1000, 30  # how long a fetch waits that is to find something, or nothing
@@ -306,13 +302,6 @@ def test_many_seeds(cluster: ShareCluster, queue: str, first: int) -> None:
     for seed in range(first, first + 50):
         with cluster.anew() as one:
             Play(one, f"{queue}-{seed}", seed).run()
-
-
-@pytest.fixture(scope="module")
-def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Yield the first of two workers: coordinators and leaders may be either."""
-    with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
-        yield workers.workers[0]
 
 
 @pytest.mark.parametrize("seed", range(1000, 1010))

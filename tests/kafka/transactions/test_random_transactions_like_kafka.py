@@ -7,17 +7,13 @@ where a transaction has records.
 """
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from tests.harness import Served
 from tests.kafka.cluster import OFFSETS_TOPIC, Cluster
-from tests.kafka.conftest import FLAGS
 from tests.kafka.recorded import Recorded
 from tests.kafka.transactions.producer import Producer, alike_in_transactions, compare_said
-from tests.real_kafka import Kafka
-from tests.workers import Workers
 
 STEPS = 40
 
@@ -181,13 +177,6 @@ def test_many_seeds(cluster: Cluster, queue: str, first: int) -> None:
     for seed in {*range(first, first + 50)} - {252}:  # a guess there ends one without a record
         with cluster.anew() as one:
             Play(one, f"{queue}-{seed}", seed).run()
-
-
-@pytest.fixture(scope="module")
-def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Yield the first of two workers: coordinators and leaders may be either."""
-    with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
-        yield workers.workers[0]
 
 
 @pytest.mark.parametrize("seed", range(1000, 1010))
