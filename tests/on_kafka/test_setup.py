@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka.admin import (
-    AdminClient,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -127,8 +126,10 @@ def test_no_create_says_which_commands_make_the_topics(kafka: Kafka, tmp_path: P
     assert len(commands) == 4
     for command in commands:
         java("org.apache.kafka.tools.TopicCommand", *command.split())
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    eventually(lambda: sum(name.startswith("by-hand-") for name in admin.list_topics().topics) == 4)
+    client = admin(kafka.address)
+    eventually(
+        lambda: sum(name.startswith("by-hand-") for name in client.list_topics().topics) == 4
+    )
     with Workers(kafka, tmp_path, "--no-create", count=1, shards=2, prefix="by-hand").running():
         pass
 

@@ -42,10 +42,11 @@ def change(address: str, queue: str, **settings: object) -> None:
 
 
 def producer(address: str, **settings: Any) -> Producer:
-    return calls.producer(
-        address, linger_ms=5, retry_backoff_ms=20, reconnect_backoff_max_ms=200,
-        enable_idempotence=True, **settings,
-    )  # fmt: skip
+    usual = {
+        "linger_ms": 5, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200,
+        "enable_idempotence": True,
+    }  # fmt: skip
+    return calls.producer(address, **usual | settings)
 
 
 def delete(address: str, queue: str) -> None:

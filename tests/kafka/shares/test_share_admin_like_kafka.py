@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.kafka.groups.members import Modern, commit_values
+from tests.kafka.groups.members import Modern, commit
 from tests.kafka.shares.cluster import ShareCluster, alike_in_shares
 from tests.kafka.shares.sharer import ACCEPT, REJECT, RELEASE, Sharer, sharing
 
 
 def committed_group(cluster: ShareCluster, group: str, topic: str) -> str:
     """Make a classic group that has nothing but an offset."""
-    values = commit_values(group, topic, 5)
-    cluster.coordinator(group, 0).call(ApiKey.OFFSET_COMMIT, 8, values)
+    commit(cluster.coordinator(group, 0), group, topic, 5, version=8)
     return group
 
 
