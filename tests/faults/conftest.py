@@ -21,7 +21,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
 
 @contextmanager
 def tmpfs(directory: Path, mebibytes: int) -> Iterator[Path]:
-    """Mount a small disk, for the length of a block."""
+    """Provide a small disk, for the length of a block."""
     mount = directory / "disk"
     mount.mkdir()
     done = subprocess.run(
