@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.routes import librdkafka
 from benchmarks.servers import Server, embedded
-from tests.clients.routes import end_of
+from tests.clients.routes.calls import end_of
 from tests.harness import SPARK_JARS, eventually
 
 _QUEUES = (5_000, 10_000, 20_000)

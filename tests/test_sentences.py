@@ -16,9 +16,6 @@ import pytest
 from tests.harness import ROOT
 
 OFFENDERS: dict[str, int] = {
-    "tests/clients": 88,
-    "tests/faults": 45,
-    "tests/kafka": 136,
     "tests/simulation": 222,
     "tests/virtual": 1,
 }

@@ -24,7 +24,7 @@ from kproxy.virtual.rows.delays import hidden
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 from kproxy.worker.embedded import embedded
-from tests.clients.transactions import transactional
+from tests.clients.transactions.calls import transactional
 from tests.fakes import memory_worker
 from tests.harness import Served, eventually, served, until
 from tests.virtual.delay_cases import later, mixed, waiting

@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 from confluent_kafka import TopicPartition
 
-from tests.clients.transactions import COMMITTED, admin, messages, settle
+from tests.clients.calls import admin
+from tests.clients.transactions.calls import COMMITTED, messages, settle
 from tests.examples.postgres import Postgres
 from tests.harness import ROOT, eventually
 

@@ -22,8 +22,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from psycopg.rows import class_row
 
-from tests.clients.exactly_once import problems
-from tests.clients.transactions import UNCOMMITTED, admin
+from tests.clients.calls import admin
+from tests.clients.transactions.calls import UNCOMMITTED
+from tests.clients.transactions.exactly_once import problems
 from tests.examples.outbox import INSERT, RELAY, TRIM, Application, Outbox
 from tests.examples.postgres import Postgres, postgres
 from tests.harness import ROOT, Served, eventually, need_program

@@ -1,4 +1,4 @@
-"""What clients are connected to while it is killed and stopped: one process, or several workers."""
+"""The servers that are killed and stopped under clients: one process, or several workers."""
 
 import random
 import signal
@@ -18,7 +18,7 @@ _TAKEN_OVER_S = 16
 
 
 class Servers(ABC):
-    """What clients are connected to, and how it is disturbed."""
+    """The servers of connected clients, and the ways to disturb them."""
 
     address: str
 
@@ -32,10 +32,10 @@ class Servers(ABC):
 
     @abstractmethod
     def wire(self, name: str) -> Wire:
-        """A connection to who serves a queue's first partition, or a group."""
+        """Connect to the server of a queue's first partition, or of a group."""
 
     def wait_ready(self) -> None:
-        """Until all of it works."""
+        """Wait until all of it works."""
         return
 
 
@@ -106,7 +106,7 @@ class OnKafka(Servers):
 
 @contextmanager
 def disturbed(directory: Path, kafka: Kafka | None, *flags: str) -> Iterator[Servers]:
-    """For the length of a block: an embedded server, or workers on a Kafka."""
+    """Yield an embedded server, or workers on a Kafka."""
     if kafka is None:
         server = Embedded(directory / "data", *flags)
         try:

@@ -7,20 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
-from tests.clients.share_notes import History, Letter, Record, read
-from tests.clients.transactions import UNCOMMITTED, WAIT_S, create, messages
+from tests.clients.calls import WAIT_S, create, producer
+from tests.clients.shares.notes import History, Letter, Record, read
+from tests.clients.transactions.calls import UNCOMMITTED, messages
 from tests.faults.servers import Servers
 from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
 
-JAVA_PROGRAM = ROOT / "tests" / "clients" / "Shares.java"
+JAVA_PROGRAM = ROOT / "tests/clients/shares/Shares.java"
 _DESCRIBE_OFFSETS = 90
 _BATCH = 10  # records of a partition that are written at once
 
 
 class Work:
-    """What a group has to do, who does it, and what they wrote down."""
+    """The records of a group's work, its members, and their notes."""
 
     def __init__(
         self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
@@ -45,10 +46,9 @@ class Work:
 
     def fill(self, records: int) -> None:
         """Write so many more, in small batches."""
-        producer = Producer(
-            {"bootstrap.servers": self._servers.address, "enable.idempotence": True, "linger.ms": 5,
-             "batch.num.messages": _BATCH, "log_level": 0, "retry.backoff.ms": 20,
-             "reconnect.backoff.max.ms": 200}
+        client = producer(
+            self._servers.address, enable_idempotence=True, linger_ms=5, batch_num_messages=_BATCH,
+            retry_backoff_ms=20, reconnect_backoff_max_ms=200,
         )  # fmt: skip
 
         def delivered(error: Any, message: Message) -> None:
@@ -65,16 +65,16 @@ class Work:
         for number in range(first, first + records):
             batch = number // _BATCH
             queue, partition = batch % len(self.queues), batch // len(self.queues)
-            producer.produce(
+            client.produce(
                 self.queues[queue], b"%d" % number, partition=partition % self.partitions,
                 on_delivery=delivered,
             )  # fmt: skip
-        assert producer.flush(4 * WAIT_S) == 0
+        assert client.flush(4 * WAIT_S) == 0
         assert not guessed
         assert len(self.written) == first + records
 
     def lag(self) -> int:
-        """Records that the group is not done with, as its coordinator says; negative: unknown."""
+        """Return the lag by the group's coordinator; negative where it is unknown."""
         try:
             with self._servers.wire(self.group) as wire:
                 asked = {"groups": [{"group_id": self.group, "topics": None}]}
@@ -88,7 +88,7 @@ class Work:
         return -1 if min(lags) < 0 else sum(lags)
 
     def letters(self) -> list[Letter]:
-        """Dead letters that are there."""
+        """Return the dead letters that are there."""
         parts = [TopicPartition(self.dead_letters, index, 0) for index in range(self.partitions)]
         found = []
         for (_, partition), some in messages(self._servers.address, parts, UNCOMMITTED).items():
@@ -121,7 +121,7 @@ class Work:
                 "-cp", f"{KAFKA_LIBS}/*:{self.directory}", "Shares", "work",
             ]  # fmt: skip
         else:
-            command = [sys.executable, "-m", "tests.clients.share_work"]
+            command = [sys.executable, "-m", "tests.clients.shares.work"]
         notes = self.directory / f"{self._incarnations}-{slot}.notes"
         command += [
             self._servers.address, self.group, str(notes), str(self._incarnations), *self.queues,
@@ -159,7 +159,7 @@ class Work:
     # -- notes
 
     def notes(self) -> int:
-        """Lines that were written so far."""
+        """Return the number of lines written so far."""
         for path in self.directory.glob("*.notes"):
             with path.open("rb") as file:
                 file.seek(self._seen.get(path, 0))

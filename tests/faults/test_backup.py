@@ -9,19 +9,15 @@ from pathlib import Path
 import pytest
 
 from kproxy.store.backups import NAME, UNFINISHED
+from tests.faults.conftest import tmpfs
 from tests.forked import begin_kproxy
-from tests.harness import eventually, need, served, stand_still
+from tests.harness import eventually, served, stand_still
 from tests.tools.test_backup import back_up, kproxy, restore
 from tests.wire import Wire, batch
 
 MIB = 1 << 20
 RECORDS = 40
 STAGING = "backup-staging"
-
-
-def begin(*arguments: object) -> "subprocess.Popen[str]":
-    """One of kproxy's commands, on its way."""
-    return begin_kproxy(*arguments)
 
 
 def stopped_where(process: "subprocess.Popen[str]", reached: Path) -> None:
@@ -46,7 +42,7 @@ def test_a_backup_is_killed_and_so_is_the_server_under_another(tmp_path: Path) -
     with served(data, *flags) as server:
         with Wire(server.host, server.port) as wire:
             fill(wire)
-        killed = begin("backup", "--copy", "--data-dir", data, "--to", tmp_path / "b1")
+        killed = begin_kproxy("backup", "--copy", "--data-dir", data, "--to", tmp_path / "b1")
         stopped_where(killed, tmp_path / "b1" / "shard-0" / "log")
         assert (data / STAGING).exists()
         refused = kproxy("backup", "--data-dir", data, "--to", tmp_path / "b2", status=1)
@@ -62,7 +58,7 @@ def test_a_backup_is_killed_and_so_is_the_server_under_another(tmp_path: Path) -
         ):
             kproxy(*tried, status=1)
         assert not (tmp_path / "r1").exists()
-        goes_on = begin("backup", "--copy", "--data-dir", data, "--to", tmp_path / "b3")
+        goes_on = begin_kproxy("backup", "--copy", "--data-dir", data, "--to", tmp_path / "b3")
         stopped_where(goes_on, tmp_path / "b3" / "shard-0" / "log")
         server.kill()
         goes_on.send_signal(signal.SIGCONT)
@@ -85,7 +81,7 @@ def test_a_restore_is_killed_and_begun_anew(tmp_path: Path) -> None:
             backup = back_up(data, tmp_path / "b")
             given = wire.producer_id()
     for reached in (restored / "shard-0" / "log", restored / "shard-0" / "rows"):
-        killed = begin("restore", "--from", backup, "--data-dir", restored)
+        killed = begin_kproxy("restore", "--from", backup, "--data-dir", restored)
         stopped_where(killed, reached)
         killed.kill()
         killed.communicate()
@@ -101,17 +97,8 @@ def test_a_restore_is_killed_and_begun_anew(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={RECORDS // 2}m", "tmpfs", str(mount)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    need(done.returncode == 0, f"the right to mount a tmpfs: {done.stderr.strip()}")
-    try:
+    with tmpfs(tmp_path, RECORDS // 2) as mount:
         yield mount
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 def test_there_is_no_room(small_disk: Path, tmp_path: Path) -> None:

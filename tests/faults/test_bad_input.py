@@ -22,7 +22,7 @@ RSS_GROWTH_MAX = 40 * MIB
 
 @pytest.fixture(autouse=True)
 def _unharmed(server: Served) -> Iterator[None]:
-    """After each test the server is up, faultless, and not larger than a little."""
+    """Check after each test that the server is up, faultless, and not larger than a little."""
     with Wire(server.host, server.port) as wire:
         wire.produce("before", batch(b"v"))
     before = server.rss()
@@ -103,7 +103,7 @@ def test_unfinished_requests_of_many_connections_are_bounded(data_dir: Path) -> 
             with suppress(OSError):
                 for _ in range(20):
                     wire.socket.sendall(bytes(MIB))
-        assert server.rss() - before < 150 * MIB  # of 240 that were sent
+        assert server.rss() - before < 150 * MIB  # 240 were sent
         eventually(lambda: any("request memory" in e.get("reason", "") for e in server.events))
         for wire in wires:
             wire.socket.close()
@@ -327,7 +327,7 @@ def test_in_flight_requests_are_bounded_and_answered_in_order(server: Served, qu
 
 
 def test_thousands_of_produces_in_one_piece_are_answered_in_order(wire: Wire, queue: str) -> None:
-    """What is refused at once is answered while the rest of the piece is still taken."""
+    """A refusal is sent while the rest of the piece is still taken."""
     count = 3000
     frames = [
         encode_request(

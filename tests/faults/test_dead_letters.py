@@ -8,18 +8,16 @@ dead-letter queue must hold each record of which the rejection was answered, or 
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
-import pytest
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
-from tests.clients.shares import FLAGS as AT_ONCE
-from tests.clients.shares import REJECT, configure, member, poll
-from tests.clients.test_dead_letters import enable, headers_of
-from tests.clients.transactions import WAIT_S, create
-from tests.faults.servers import Servers, disturbed
+from tests.clients.calls import WAIT_S, alter, consumer, create, producer
+from tests.clients.shares.members import FLAGS, REJECT, configure, member, poll
+from tests.clients.shares.test_dead_letters import ENABLED, headers_of
+from tests.faults.servers import Servers
+
+__all__ = ["FLAGS"]
 
 QUEUE, DEAD, GROUP = "work", "dlq.work", "g"
 PARTITIONS, DEAD_PARTITIONS = 4, 3
@@ -27,25 +25,15 @@ RECORDS, KILLS = 1200, 5
 DONE_S = 180
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *AT_ONCE) as running:
-        yield running
-
-
 def fill(address: str, first: int, count: int) -> None:
-    producer = Producer(
-        {"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200,
-         "enable.idempotence": True}
-    )  # fmt: skip
+    client = producer(address, reconnect_backoff_max_ms=200, enable_idempotence=True)
     for number in range(first, first + count):
-        producer.produce(QUEUE, b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(2 * WAIT_S) == 0
+        client.produce(QUEUE, b"%d" % number, partition=number % PARTITIONS)
+    assert client.flush(2 * WAIT_S) == 0
 
 
 class Member:
-    """Rejects whatever it is given."""
+    """A member that rejects each record it is given."""
 
     def __init__(self, address: str) -> None:
         self.consumer = member(address, GROUP, QUEUE, **{"max.poll.records": 50})
@@ -71,21 +59,18 @@ class Member:
 
 
 def letters(address: str) -> list[Message]:
-    """All of the dead-letter queue, now."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200}
-    )  # fmt: skip
+    """Return all records of the dead-letter queue."""
+    reader = consumer(address, "reader", enable_auto_commit=False, reconnect_backoff_max_ms=200)
     found: list[Message] = []
-    with closing(consumer):
+    with closing(reader):
         parts = [TopicPartition(DEAD, index, 0) for index in range(DEAD_PARTITIONS)]
-        consumer.assign(parts)
+        reader.assign(parts)
         for part in parts:
-            _, part.offset = consumer.get_watermark_offsets(part, WAIT_S, cached=False)
+            _, part.offset = reader.get_watermark_offsets(part, WAIT_S, cached=False)
         until = time.monotonic() + WAIT_S
         while len(found) < sum(part.offset for part in parts):
             assert time.monotonic() < until
-            found += [one for one in consumer.consume(200, 0.2) if one.error() is None]
+            found += [one for one in reader.consume(200, 0.2) if one.error() is None]
     return found
 
 
@@ -93,7 +78,7 @@ def test_each_dead_letter_is_there_once(servers: Servers) -> None:
     rng = random.Random(5)
     create(servers.address, QUEUE, partitions=PARTITIONS)
     create(servers.address, DEAD, partitions=DEAD_PARTITIONS)
-    enable(servers.address, DEAD)
+    alter(servers.address, DEAD, **ENABLED)
     configure(
         servers.address, GROUP, errors_deadletterqueue_topic_name=DEAD,
         errors_deadletterqueue_copy_record_enable="true", share_record_lock_duration_ms=2000,
@@ -118,20 +103,15 @@ def test_each_dead_letter_is_there_once(servers: Servers) -> None:
                 worker.work()
     time.sleep(1)
     found = letters(servers.address)
-    times = Counter(
-        (
-            int(headers_of(one)["__dlq.errors.partition"]),
-            int(headers_of(one)["__dlq.errors.offset"]),
-        )
+    places = [
+        tuple(int(headers_of(one)[f"__dlq.errors.{name}"]) for name in ("partition", "offset"))
         for one in found
-    )
+    ]
+    times = Counter(places)
     assert set(times.values()) == {1}
     assert len(times) == RECORDS
     assert times.keys() >= worker.answered
     assert worker.given == times.keys()
-    for one in found:
-        partition, offset = (
-            int(headers_of(one)[f"__dlq.errors.{name}"]) for name in ("partition", "offset")
-        )
+    for one, (partition, offset) in zip(found, places, strict=True):
         assert one.value() == b"%d" % (offset * PARTITIONS + partition)
         assert one.partition() == partition % DEAD_PARTITIONS

@@ -6,23 +6,18 @@ records wait, while they are appended, and while both happens.
 
 import random
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
-import pytest
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaException,
     Message,
-    Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import NewTopic
 
-from tests.clients.transactions import WAIT_S, admin
-from tests.faults.servers import Servers, disturbed
+from tests.clients.calls import WAIT_S, consumer, create, producer
+from tests.faults.servers import Servers
 
 FIXED, HEADER = "later.fixed", "later.header"
 PARTITIONS, DELAY_MS, AHEAD_MS = 3, 700, 2500
@@ -30,21 +25,14 @@ KILLS, ROUNDS, AT_ONCE = 4, 12, 10
 DONE_S = 150
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka) as running:
-        yield running
-
-
 class Sender:
     """Numbers with the time at which they are due, and which of them were acknowledged."""
 
     def __init__(self, address: str, rng: random.Random) -> None:
         self._rng = rng
-        self._producer = Producer(
-            {"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200,
-             "retry.backoff.ms": 50, "enable.idempotence": True, "linger.ms": 2}
+        self._producer = producer(
+            address, reconnect_backoff_max_ms=200, retry_backoff_ms=50, enable_idempotence=True,
+            linger_ms=2,
         )  # fmt: skip
         self.acknowledged: set[bytes] = set()
         self.failed: list[object] = []
@@ -63,11 +51,9 @@ class Sender:
             due_ms = now_ms + DELAY_MS
             partition = self._number % PARTITIONS
             self._producer.produce(
-                FIXED,
-                b"%d %d" % (self._number, due_ms),
-                partition=partition,
+                FIXED, b"%d %d" % (self._number, due_ms), partition=partition,
                 on_delivery=self._done,
-            )
+            )  # fmt: skip
             due_ms = now_ms + self._rng.randrange(-100, AHEAD_MS)
             self._producer.produce(
                 HEADER, b"%d %d" % (self._number, due_ms), partition=partition,
@@ -92,20 +78,17 @@ def end_of(consumer: Consumer, part: TopicPartition) -> int:
 
 
 def there(address: str, queue: str) -> list[list[Message]]:
-    """All of a queue by now, by partition."""
+    """Return all records of a queue by now, by partition."""
     found: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200}
-    )  # fmt: skip
-    with closing(consumer):
+    reader = consumer(address, "reader", enable_auto_commit=False, reconnect_backoff_max_ms=200)
+    with closing(reader):
         parts = [TopicPartition(queue, index, 0) for index in range(PARTITIONS)]
-        consumer.assign(parts)
-        ends = [end_of(consumer, part) for part in parts]
+        reader.assign(parts)
+        ends = [end_of(reader, part) for part in parts]
         until = time.monotonic() + WAIT_S
         while sum(map(len, found)) < sum(ends):
             assert time.monotonic() < until, ([len(part) for part in found], ends)
-            for one in consumer.consume(500, 0.2):
+            for one in reader.consume(500, 0.2):
                 if one.error() is None:
                     found[one.partition() or 0].append(one)
     return found
@@ -114,11 +97,8 @@ def there(address: str, queue: str) -> list[list[Message]]:
 def test_each_is_seen_once_and_never_early(servers: Servers) -> None:
     rng = random.Random(7)
     servers.wait_ready()
-    configs = {FIXED: {"kproxy.delay.ms": str(DELAY_MS)}, HEADER: {"kproxy.delay": "header"}}
-    made = [NewTopic(name, PARTITIONS, 1, config=config) for name, config in configs.items()]
-    client = admin(servers.address)
-    for future in client.create_topics(made).values():
-        future.result(WAIT_S)
+    create(servers.address, FIXED, partitions=PARTITIONS, kproxy_delay_ms=DELAY_MS)
+    create(servers.address, HEADER, partitions=PARTITIONS, kproxy_delay="header")
     sender = Sender(servers.address, rng)
     until = time.monotonic() + DONE_S
     for _ in range(KILLS):

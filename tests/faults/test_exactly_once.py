@@ -8,7 +8,7 @@ records must find each record once, in its queue's order, and nothing of an abor
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from tests.clients.exactly_once import Work, compiled, problems
-from tests.clients.transactions import UNCOMMITTED, settle, write
-from tests.faults.servers import Servers, disturbed
+from tests.clients.transactions.calls import UNCOMMITTED, settle, write
+from tests.clients.transactions.exactly_once import Work, compiled, problems
+from tests.faults.servers import Servers
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")
 QUEUES = 4
@@ -27,7 +27,7 @@ SETTLED_S = 60
 
 
 class Size(NamedTuple):
-    """How much is copied, and under how many disturbances."""
+    """The number of records copied, and of disturbances."""
 
     records: int
     at_once: int  # records of a transaction
@@ -41,21 +41,14 @@ SHORT = Size(3_000, 20, 50, 5, 0.5, 120)
 LONG = Size(100_000, 100, 100, 40, 1.0, 1200)
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *FLAGS) as running:
-        yield running
-
-
 def disturb(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
-    """One of each, in an order of their own."""
+    """Return one disturbance of each kind, in a random order."""
 
     def kill_client() -> None:
         work.kill(rng.choice(work.slots))
 
     def stop_client() -> None:
-        """A zombie: its group gave its queues to the other, and it goes on with its transaction."""
+        """Make a zombie, which goes on with its transaction after it lost its queues."""
         process = work.process(rng.choice(work.slots))
         process.send_signal(signal.SIGSTOP)
         time.sleep(SESSION_S + 2)
@@ -103,7 +96,7 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
     settle(servers.address, work.targets, SETTLED_S)
     assert work.problems() == [], work.last_words()
     assert work.killed
-    # What is read is what is checked: aborted records and a doubled one are seen where they are.
+    # The check reads the same records: it sees aborted ones and a doubled one.
     assert any("never committed b'aborted" in one for one in work.problems(UNCOMMITTED))
     queue = work.targets[0]
     value = work.wanted[queue][7]

@@ -1,6 +1,5 @@
 """A full disk: a small tmpfs. Produces are refused, reads and deletes go on, nothing is lost."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
-from tests.harness import Served, eventually, need, need_program, served
+from tests.faults.conftest import tmpfs
+from tests.harness import Served, eventually, need_program, served
 from tests.wire import Wire, batch
 
 MIB = 1 << 20
@@ -18,20 +18,13 @@ _SERVED: list[Served] = []
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(mount)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    need(done.returncode == 0, f"the right to mount a tmpfs: {done.stderr.strip()}")
-    try:
-        yield mount
-    finally:
-        for server in _SERVED:
-            server.kill()
-        _SERVED.clear()
-        subprocess.run(["umount", str(mount)], check=True)
+    with tmpfs(tmp_path, SIZE_MIB) as mount:
+        try:
+            yield mount
+        finally:
+            for server in _SERVED:
+                server.kill()
+            _SERVED.clear()
 
 
 def serve(mount: Path, spare: str = "8MiB", *flags: str) -> Served:
@@ -55,7 +48,7 @@ def fill(wire: Wire, queue: str, pid: int, sequence: int = 0) -> tuple[int, byte
 
 
 def fill_up(mount: Path) -> None:
-    """What another program may do: it writes until nothing fits."""
+    """Write until nothing fits, as another program may."""
     with (mount / "junk").open("ab", buffering=0) as junk, suppress(OSError):
         while True:
             junk.write(bytes(4096))

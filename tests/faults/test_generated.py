@@ -1,7 +1,7 @@
 """Generated requests at a live server: it stays up, others are answered, memory stays bounded.
 
-Meanwhile another connection asks for API versions, again and again. Where that takes long, the
-request under way is sent again by itself: the machine may have been busy with something else.
+Meanwhile another connection asks for API versions, again and again. If that takes long, the request
+under way is sent again by itself: the machine may have been busy with something else.
 """
 
 import socket
@@ -34,10 +34,10 @@ from tests.wire import Wire, batch
 
 SEED = "20261123"
 MIB = 1 << 20
-LIMIT = 32 * MIB  # of requests, and of answers
+LIMIT = 32 * MIB  # for requests, and for answers
 RSS_GROWTH_MAX = 2 * LIMIT + 2 * LIMIT + 160 * MIB  # twice each, rows, caches, allocator
 STALL_S = 0.25
-STALL_CPU_S = 0.2  # of the server, without which a stall is not its own
+STALL_CPU_S = 0.2  # CPU of the server; with less a stall is not its own
 TIMES = 3
 JOIN_GROUP, SYNC_GROUP = 11, 14
 HUNDREDS = 500
@@ -107,7 +107,7 @@ class Probe(threading.Thread):
                 self._worst = max(self._worst, Stall(seconds, self._cpu_s() - self._begun[1]))
 
     def worst(self) -> Stall:
-        """Since the last time that this was asked, the round trip under way included."""
+        """Return the worst stall since the last call, the round trip under way included."""
         with self._lock:
             self._note()
             worst, self._worst = self._worst, NONE
@@ -120,7 +120,7 @@ class Probe(threading.Thread):
 
 
 class Sender:
-    """Sends requests one after another and judges the server by what others notice."""
+    """A sender of requests, one after another, that judges the server by other clients' waits."""
 
     def __init__(self, server: Served) -> None:
         self._server = server
@@ -142,7 +142,7 @@ class Sender:
         pytest.fail(f"others waited {worst} for {one}")
 
     def _send(self, one: Made) -> None:
-        """Until it is answered, refused, or waits for what nobody sends."""
+        """Send a request until it is answered, refused, or waits for another client."""
         waits = one.key in (JOIN_GROUP, SYNC_GROUP)
         try:
             if self._socket is None:
@@ -159,7 +159,7 @@ class Sender:
             self._drop()
 
     def _until_answered(self, connection: socket.socket) -> None:
-        """An answer to what is behind it says that it is done, if it has none itself."""
+        """Wait for the answer to the request behind it, as it may have none itself."""
         got = bytearray()
         buffer = bytearray(1 << 18)
         while got[-len(VERSIONS_TAIL) :] != VERSIONS_TAIL:
@@ -183,7 +183,7 @@ VERSIONS_TAIL = b""
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Sender, list[UUID]]]:
-    """A server with a queue of some partitions, producers, and a group with offsets on it."""
+    """Yield a server with a queue of some partitions, producers, and a group with offsets on it."""
     global VERSIONS_TAIL
     flags = ("--request-bytes-buffered-max", str(LIMIT), "--answer-bytes-buffered-max", str(LIMIT))
     with served(tmp_path_factory.mktemp("data"), *flags) as server:
@@ -231,7 +231,7 @@ def bounded(target: tuple[Served, Sender, list[UUID]]) -> Iterator[None]:
 
 
 def one_thing_many_times(key: int, ids: list[UUID], most: int) -> Iterator[Made]:
-    """For each array of the API's oldest and newest version."""
+    """Yield a request for each array of the API's oldest and newest version."""
     versions = [version for k, version in VERSIONS if k == key]
     for version in sorted({versions[0], versions[-1]}):
         schema = request_schema(key, version)

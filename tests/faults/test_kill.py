@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
+from tests.clients.calls import producer
+from tests.clients.transactions.calls import read
 from tests.harness import Served, free_port, served
-from tests.wire import Wire, batch, batches
+from tests.wire import Wire, batch
 
 ROUNDS, ROUNDS_LONG = 20, 200
 
@@ -29,13 +30,10 @@ def test_kills_under_an_idempotent_producer(data_dir: Path, rounds: int) -> None
 
         return note
 
-    producer = Producer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
-            "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10,
-            "message.timeout.ms": 600_000, "batch.num.messages": 20,
-            "topic.metadata.refresh.interval.ms": 1000, "log_level": 0,
-        }
+    client = producer(
+        f"127.0.0.1:{port}", enable_idempotence=True, linger_ms=1, reconnect_backoff_ms=10,
+        reconnect_backoff_max_ms=50, retry_backoff_ms=10, message_timeout_ms=600_000,
+        batch_num_messages=20, topic_metadata_refresh_interval_ms=1000,
     )  # fmt: skip
     number = 0
     for _ in range(rounds):
@@ -44,50 +42,21 @@ def test_kills_under_an_idempotent_producer(data_dir: Path, rounds: int) -> None
         server = Served(data_dir, *flags, port=port).wait_ready()
         for _ in range(rng.randrange(200, 1500)):
             queue = rng.choice("abc")
-            producer.produce(queue, b"%d" % number, on_delivery=on_delivery(queue, number))
+            client.produce(queue, b"%d" % number, on_delivery=on_delivery(queue, number))
             number += 1
-            producer.poll(0)
-        while len(producer) > 20_000:  # librdkafka's queue has a bound
-            producer.poll(0.05)
-        producer.poll(rng.random() * 0.2)
+            client.poll(0)
+        while len(client) > 20_000:  # librdkafka's queue has a bound
+            client.poll(0.05)
+        client.poll(rng.random() * 0.2)
         server.kill()
-    with served(data_dir, port=port):
-        assert producer.flush(60) == 0
+    with served(data_dir, port=port) as again:
+        assert client.flush(60) == 0
         assert not failures
         assert sum(map(len, delivered.values())) == number
-        with Wire("127.0.0.1", port) as wire:
-            for queue, pairs in delivered.items():
-                assert read_numbers(wire, queue) == [n for n, _ in sorted(pairs)]
-                assert sorted(o for _, o in pairs) == list(range(len(pairs)))
-
-
-def read_numbers(wire: Wire, queue: str) -> list[int]:
-    """Every record's number, in offset order (small uncompressed records)."""
-    numbers: list[int] = []
-    while True:
-        part = wire.fetch(queue, len(numbers))
-        assert part.error_code == 0
-        if not part.records:
-            return numbers
-        for base, data in batches(part.records):
-            assert base == len(numbers)
-            numbers += values(data)
-
-
-def values(data: bytes) -> list[int]:
-    from kproxy.protocol.varint import read_varlong
-
-    position, found = 61, []
-    while position < len(data):
-        length, position = read_varlong(data, position, len(data))
-        after = position + length
-        _, at = read_varlong(data, position + 1, after)
-        _, at = read_varlong(data, at, after)
-        _, at = read_varlong(data, at, after)
-        size, at = read_varlong(data, at, after)
-        found.append(int(data[at : at + size]))
-        position = after
-    return found
+        found = read(again.address, delivered)
+        for queue, pairs in delivered.items():
+            assert found[queue] == [(at, b"%d" % n) for at, (n, _) in enumerate(sorted(pairs))]
+            assert sorted(o for _, o in pairs) == list(range(len(pairs)))
 
 
 def test_producer_state_survives_a_kill(data_dir: Path) -> None:
@@ -121,40 +90,24 @@ def test_a_torn_tail_is_cut_off(data_dir: Path) -> None:
         assert wire.produce("q", batch(b"5")).base_offset == 5
 
 
-def test_damage_in_the_middle_is_refused_with_one_line(data_dir: Path) -> None:
-    with served(data_dir, "--segment-bytes", "2000") as server:
+@pytest.mark.parametrize("segment_bytes", ["2000", "64MiB"], ids=["sealed", "active"])
+def test_damage_in_a_segment_is_refused_with_one_line(data_dir: Path, segment_bytes: str) -> None:
+    with served(data_dir, "--segment-bytes", segment_bytes) as server:
         with Wire(server.host, server.port) as wire:
             for i in range(50):
                 wire.produce("q", batch(b"%d" % i))
         server.kill()
-    log = data_dir / "shard-0" / "log"
-    first = min(log.glob("*.log"))
-    data = bytearray(first.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    first.write_bytes(data)
-    refused = Served(data_dir, "--http-listen", "off")
-    assert refused.process.wait(20) == 1
-    refused.kill()
-    assert len(refused.raw) == 1
-    assert "is damaged at position" in refused.raw[0]
-
-
-def test_damage_in_the_active_segment_is_refused_too(data_dir: Path) -> None:
-    server = Served(data_dir).wait_ready()
-    with Wire(server.host, server.port) as wire:
-        for i in range(10):
-            wire.produce("q", batch(b"%d" % i))
-    server.kill()
-    segment = next((data_dir / "shard-0" / "log").glob("*.log"))
-    data = bytearray(segment.read_bytes())
+    segments = sorted((data_dir / "shard-0" / "log").glob("*.log"))
+    assert (len(segments) > 1) == (segment_bytes == "2000")
+    data = bytearray(segments[0].read_bytes())
     data[len(data) // 2] ^= 0x01
-    segment.write_bytes(data)
+    segments[0].write_bytes(data)
     refused = Served(data_dir, "--http-listen", "off")
     assert refused.process.wait(20) == 1
     refused.kill()
     assert len(refused.raw) == 1
     assert "is damaged at position" in refused.raw[0]
-    assert segment.read_bytes() == data
+    assert segments[0].read_bytes() == data
 
 
 def test_queues_of_very_many_partitions_are_folded_again_soon(data_dir: Path) -> None:

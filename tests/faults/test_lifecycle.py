@@ -15,10 +15,6 @@ from tests.harness import ROOT, Served, eventually, free_port, served
 from tests.wire import Wire, batch, fetch_values, produce_values
 
 
-def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kproxy(*arguments, env=env)
-
-
 @pytest.mark.parametrize(
     ("arguments", "env", "said"),
     [
@@ -36,7 +32,7 @@ def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_a_wrong_setting_is_one_line_and_exit_2(
     arguments: list[str], env: dict[str, str], said: str, tmp_path: Path
 ) -> None:
-    done = command("serve", "--data-dir", str(tmp_path / "d"), *arguments, **env)
+    done = run_kproxy("serve", "--data-dir", str(tmp_path / "d"), *arguments, env=env)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert said in done.stderr
@@ -46,7 +42,7 @@ def test_a_wrong_setting_is_one_line_and_exit_2(
 def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "k.toml"
     file.write_text('lissten = "127.0.0.1:0"\n')
-    done = command("serve", "--config", str(file))
+    done = run_kproxy("serve", "--config", str(file))
     assert done.returncode == 2
     assert "lissten" in done.stderr
 
@@ -106,7 +102,7 @@ def test_advertised_address_and_identity_survive_a_restart(data_dir: Path) -> No
 
 def test_a_second_process_on_the_same_data_is_refused(data_dir: Path) -> None:
     with served(data_dir):
-        done = command("serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir))
+        done = run_kproxy("serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir))
         assert done.returncode == 1
         assert "another kproxy is using" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -114,7 +110,8 @@ def test_a_second_process_on_the_same_data_is_refused(data_dir: Path) -> None:
 
 def test_a_port_in_use_is_one_line(data_dir: Path, tmp_path: Path) -> None:
     with served(data_dir) as server:
-        done = command("serve", "--listen", server.address, "--data-dir", str(tmp_path / "other"))
+        other = str(tmp_path / "other")
+        done = run_kproxy("serve", "--listen", server.address, "--data-dir", other)
         assert done.returncode == 1
         assert done.stderr.strip().splitlines()[-1].startswith("kproxy: cannot listen on")
 

@@ -78,7 +78,7 @@ def test_a_worker_serves_no_copy_with_holes(shim: Path, tmp_path: Path, kafka: K
 
 
 class Writer(threading.Thread):
-    """Writes numbered records until the server is gone; notes what was acknowledged and read."""
+    """A writer of numbered records until the server is gone; it notes those read, too."""
 
     def __init__(self, server: Served, queue: str) -> None:
         super().__init__(daemon=True)
@@ -133,7 +133,7 @@ def _batches_of(wire: Wire, queue: str) -> dict[int, bytes]:
 def with_survivors(
     shim: Path, data_dir: Path, writers: list[Writer]
 ) -> Iterator[tuple[Writer, dict[int, bytes]]]:
-    """Each writer with what is left of its queue."""
+    """Return each writer with the records left in its queue."""
     found = survivors(shim, data_dir, *(writer.queue for writer in writers))
     return zip(writers, found, strict=True)
 

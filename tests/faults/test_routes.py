@@ -9,17 +9,15 @@ order, and the filter's queue what it asked for.
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.clients.transactions import WAIT_S, admin
-from tests.faults.servers import Servers, disturbed
+from tests.clients.calls import WAIT_S, consumer
+from tests.clients.routes.calls import entrance, producer, taking
+from tests.faults.servers import Servers
 from tests.harness import eventually
 
 ENTRANCE, FILTERED, LOST = "in", "red", "lost"
@@ -38,31 +36,14 @@ SHORT = Size(16_000, 300, 4, 120)
 LONG = Size(1_000_000, 10_000, 60, 3000)
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka) as running:
-        yield running
-
-
 def make(address: str) -> None:
-    """The entrance, and the queue that takes some of its records."""
-    client = admin(address)
-    for topic in (
-        NewTopic(
-            ENTRANCE, PARTITIONS, 1,
-            config={"kproxy.route.to": "to.{key}", "kproxy.route.unroutable": LOST},
-        ),
-        NewTopic(
-            FILTERED, 1, 1,
-            config={"kproxy.route.from": ENTRANCE, "kproxy.route.filter": "header:tag:red"},
-        ),
-    ):  # fmt: skip
-        client.create_topics([topic])[topic.topic].result(WAIT_S)
+    """Create the entrance, and the queue that takes some of its records."""
+    entrance(address, ENTRANCE, "to.{key}", PARTITIONS, LOST)
+    taking(address, FILTERED, ENTRANCE, "header:tag:red")
 
 
 class Work:
-    """What was produced, by the queue that is to have it."""
+    """The records produced, by the queue that is to have them."""
 
     def __init__(self, address: str, queues: int) -> None:
         self.wanted: dict[str, list[bytes]] = {}
@@ -70,14 +51,13 @@ class Work:
         self._queues = queues
         self._number = 0
         self._failed: list[Any] = []
-        self._producer = Producer(
-            {"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200,
-             "retry.backoff.ms": 50, "enable.idempotence": True, "linger.ms": 5,
-             "queue.buffering.max.messages": 100_000, "message.timeout.ms": 300_000}
+        self._producer = producer(
+            address, retry_backoff_ms=50, queue_buffering_max_messages=100_000,
+            message_timeout_ms=300_000,
         )  # fmt: skip
 
     def produce(self, records: int, seconds: float) -> None:
-        """So many, spread over a time."""
+        """Produce so many records, spread over a time."""
         began = time.monotonic()
         for done in range(records):
             self._one(self._number)
@@ -114,30 +94,29 @@ class Work:
         assert not self._failed, self._failed[:3]
 
 
-def ends(consumer: Consumer, queues: list[str]) -> dict[str, int]:
+def ends(reader: Consumer, queues: list[str]) -> dict[str, int]:
     found = {}
     for queue in queues:
         part = TopicPartition(queue, 0)
-        with suppress(KafkaException):  # whoever leads it may have just changed
-            found[queue] = consumer.get_watermark_offsets(part, WAIT_S, cached=False)[1]
+        with suppress(KafkaException):  # the leader may have just changed
+            found[queue] = reader.get_watermark_offsets(part, WAIT_S, cached=False)[1]
     return found
 
 
 def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[str, list[bytes]]:
-    """All records of these queues, which have so many, and of what comes on top."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False,
-         "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200,
-         "topic.metadata.refresh.interval.ms": -1}
+    """Return all records of these queues, and check that there are so many and no more."""
+    reader = consumer(
+        address, "reader", enable_auto_commit=False, reconnect_backoff_max_ms=200,
+        topic_metadata_refresh_interval_ms=-1,
     )  # fmt: skip
     found: dict[str, list[bytes]] = {queue: [] for queue in wanted}
-    with closing(consumer):
-        consumer.assign(
+    with closing(reader):
+        reader.assign(
             [TopicPartition(queue, part, 0) for queue in wanted for part in range(partitions)]
         )
         left, until = sum(wanted.values()), time.monotonic() + WAIT_S
         while time.monotonic() < until:
-            for one in consumer.consume(5000, 0.5):
+            for one in reader.consume(5000, 0.5):
                 if one.error() is None:
                     found[one.topic() or ""].append(one.value() or b"")
                     left -= 1
@@ -146,7 +125,7 @@ def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[
 
 
 def problems(wanted: dict[str, list[bytes]], found: dict[str, list[bytes]]) -> list[str]:
-    """What is lost, doubled, or out of order, by queue."""
+    """List the records lost, doubled, or out of order, by queue."""
     said = []
     for queue, values in wanted.items():
         times, due = Counter(found.get(queue, [])), Counter(values)
@@ -184,19 +163,18 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
     work.finish(size.limit_s)
     wanted = {queue: len(values) for queue, values in work.wanted.items()}
     wanted[FILTERED] = work.red.total()
-    consumer = Consumer({"bootstrap.servers": servers.address, "group.id": "ends", "log_level": 0})
-    with closing(consumer):
+    with closing(consumer(servers.address, "ends")) as reader:
 
         def landed() -> bool:
             some = rng.sample(sorted(wanted), min(20, len(wanted)))
-            found = ends(consumer, some)
+            found = ends(reader, some)
             return all(found.get(queue, 0) >= wanted[queue] for queue in some)
 
         eventually(landed, size.limit_s)
         for queue, count in wanted.items():
 
             def whole(queue: str = queue, count: int = count) -> bool:
-                return ends(consumer, [queue]).get(queue, 0) >= count
+                return ends(reader, [queue]).get(queue, 0) >= count
 
             eventually(whole, WAIT_S)
     found = contents(servers.address, wanted)

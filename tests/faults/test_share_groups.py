@@ -4,12 +4,12 @@ Ten members of a share group accept, release and reject records at random, and w
 happens to them. Every few hundred records one of them is killed, or stopped until its records have
 gone to others, and so are the servers; once all of them die at the same moment. Afterwards their
 notes and the dead letters are held against each other, record by record
-(`tests/clients/share_notes.py`).
+(`tests/clients/shares/notes.py`).
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.clients.exactly_once import compiled
-from tests.clients.share_notes import History, problems
-from tests.clients.shares import FLAGS as AT_ONCE
-from tests.clients.shares import configure, drain, member, produce
-from tests.clients.test_dead_letters import enable
-from tests.faults.servers import Servers, disturbed
+from tests.clients.calls import alter
+from tests.clients.shares.members import FLAGS as AT_ONCE
+from tests.clients.shares.members import configure, drain, member, produce
+from tests.clients.shares.notes import History, problems
+from tests.clients.shares.test_dead_letters import ENABLED
+from tests.clients.transactions.exactly_once import compiled
+from tests.faults.servers import Servers
 from tests.faults.sharing import JAVA_PROGRAM, Work
 from tests.harness import eventually
 
@@ -40,7 +41,7 @@ SETTLED_S = 60
 
 
 class Size(NamedTuple):
-    """How much there is to do, and under how many disturbances."""
+    """The number of records, and of disturbances."""
 
     records: int
     disturbances: int
@@ -51,28 +52,21 @@ SHORT = Size(3_000, 7, 600)
 LONG = Size(100_000, 56, 3600)
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *FLAGS) as running:
-        yield running
-
-
 def disturbances(work: Work, servers: Servers, rng: random.Random) -> list[Callable[[], None]]:
-    """One of each, in an order of their own."""
+    """Return one disturbance of each kind, in a random order."""
 
     def kill_member() -> None:
         work.kill(rng.choice(work.slots))
 
     def stop_member() -> None:
-        """It goes on with records that others have by then."""
+        """Let it go on with records that others have by then."""
         work.pause(rng.choice(work.slots), 2 * LOCK_S)
 
     def kill_server() -> None:
         servers.kill(rng)
 
     def kill_all() -> None:
-        """Members that come after it hold nothing of what was before it."""
+        """Check that members that come after it hold none of the records before it."""
         work.kill(*work.slots)
         servers.kill(rng)
 
@@ -98,7 +92,7 @@ def test_each_record_ends_once(servers: Servers, tmp_path: Path, size: Size) -> 
     compiled(directory, JAVA_PROGRAM)
     group = "work"
     work = Work(servers, group, directory, QUEUES, PARTITIONS)
-    enable(servers.address, work.dead_letters)
+    alter(servers.address, work.dead_letters, **ENABLED)
     configure(
         servers.address, group, share_record_lock_duration_ms=int(LOCK_S * 1000),
         share_delivery_count_limit=LIMIT, errors_deadletterqueue_topic_name=work.dead_letters,
@@ -136,7 +130,7 @@ def test_each_record_ends_once(servers: Servers, tmp_path: Path, size: Size) -> 
 
 
 def check_it_was_disturbed(history: History, work: Work) -> None:
-    """Things went wrong while it worked: else nothing was shown."""
+    """Check that it was disturbed: else nothing was shown."""
     every = [one for some in history.deliveries.values() for one in some]
     assert any(one.said and not one.is_done for one in every)
     assert any(
@@ -151,7 +145,7 @@ def check_it_was_disturbed(history: History, work: Work) -> None:
 
 
 def given_after_all(address: str, work: Work) -> list[tuple[str, bytes]]:
-    """What a new member is given: nothing but what is written now."""
+    """Check that a new member is given only the records written now."""
     for queue in work.queues:
         produce(address, queue, [MARK] * work.partitions, work.partitions)
     marks = len(work.queues) * work.partitions

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import transactions
-from tests.clients.test_groups import create
+from tests.clients.calls import create
+from tests.clients.transactions import calls as transactions
 from tests.frameworks.connect import ConnectWorker
 from tests.harness import eventually
 from tests.workers import Site
@@ -47,7 +47,7 @@ def test_each_line_once(site: Site, tmp_path: Path, kills: int) -> None:
     """Its worker is killed while it reads a file: each line is in the queue once, in order."""
     group = f"once-{kills}-{'embedded' if hasattr(site, 'process') else 'workers'}"
     queue, source = f"{group}-lines", tmp_path / "in.txt"
-    create(site, queue)
+    create(site.address, queue)
     source.write_text("")
     written: list[bytes] = []
 

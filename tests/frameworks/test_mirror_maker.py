@@ -2,12 +2,13 @@
 
 import time
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
+from tests.clients.calls import admin, consumer, create, producer
 from tests.frameworks.connect import JavaProgram
 from tests.harness import eventually, served
 from tests.real_kafka import Kafka
@@ -46,24 +47,17 @@ def mirror(source: str, target: str, directory: Path, prefix: str) -> JavaProgra
 
 def fill(address: str, topics: list[str]) -> None:
     """Write records with keys, headers and times, and for each topic what a group has read."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    new = [NewTopic(topic, 1, 1, config={"retention.ms": "172800000"}) for topic in topics]
-    for future in admin.create_topics(new).values():
-        future.result()
-    known = eventually(
-        lambda: set(topics) <= set(admin.list_topics(timeout=20).topics) and admin.list_topics(), 60
-    )
-    assert known
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 20})
+    create(address, *topics, retention_ms=172_800_000)
+    client = producer(address, linger_ms=20)
     began_ms = int(time.time() * 1000) - 3_600_000  # a real Kafka soon deletes older ones
     for number in range(RECORDS):
         for topic in topics:
-            producer.produce(
+            client.produce(
                 topic, f"{topic} {number}", key=str(number), timestamp=began_ms + number,
                 headers=[("number", str(number))],
             )  # fmt: skip
-        producer.poll(0)
-    assert producer.flush(60) == 0
+        client.poll(0)
+    assert client.flush(60) == 0
 
 
 def commit(address: str, group: str, topics: list[str]) -> None:
@@ -72,40 +66,31 @@ def commit(address: str, group: str, topics: list[str]) -> None:
     An older offset MirrorMaker translates only if it ran when the record was written.
     """
     parts = [TopicPartition(topic, 0, RECORDS) for topic in topics]
-    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 0})
-    try:
-        assert not [one for one in consumer.commit(offsets=parts, asynchronous=False) if one.error]
-    finally:
-        consumer.close()
+    with closing(consumer(address, group)) as member:
+        assert not [one for one in member.commit(offsets=parts, asynchronous=False) if one.error]
 
 
 def contents(address: str, topics: list[str]) -> dict[str, list[object]]:
     """Return all records of each topic, once all are there."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reader", "log_level": 0,
-         "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    )  # fmt: skip
     found: dict[str, list[object]] = defaultdict(list)
     until = time.monotonic() + TOGETHER_S
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+    with closing(consumer(address, "reader", enable_auto_commit=False)) as reader:
+        reader.assign([TopicPartition(topic, 0, 0) for topic in topics])
         while sum(map(len, found.values())) < RECORDS * len(topics):
             assert time.monotonic() < until, {t: len(found[t]) for t in topics}
-            messages = consumer.consume(1000, 1)
+            messages = reader.consume(1000, 1)
             for one in messages:
                 assert one.error() is None
                 topic = one.topic()
                 assert topic
                 found[topic].append((one.key(), one.value(), one.headers(), one.timestamp()[1]))
-        return found
-    finally:
-        consumer.close()
+    return found
 
 
 def translated(address: str, group: str) -> dict[str, int]:
     """Return the offsets that the group has committed at the target."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    client = admin(address)
+    asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     return {one.topic: one.offset for one in asked[group].result().topic_partitions}
 
 
@@ -117,11 +102,11 @@ def mirrored(source: str, target: str, directory: Path, prefix: str, count: int)
     program = mirror(source, target, directory, prefix)
     try:
         names = {topic: f"source.{topic}" for topic in topics}
-        admin = AdminClient({"bootstrap.servers": target, "log_level": 0})
+        client = admin(target)
 
         def there() -> bool:
             assert program.process.poll() is None, program.last_words()
-            return set(names.values()) <= set(admin.list_topics(timeout=20).topics)
+            return set(names.values()) <= set(client.list_topics(timeout=20).topics)
 
         eventually(there, TOGETHER_S, 0.5)
         copied = contents(target, list(names.values()))

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 
-from tests.clients import transactions
-from tests.clients.test_groups import create
+from tests.clients.calls import admin, create, producer
+from tests.clients.transactions import calls as transactions
 from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, eventually
 from tests.workers import Site
 
@@ -102,22 +102,22 @@ def application(site: Site, name: str, directory: Path, *settings: str) -> Itera
 
 def write(site: Site, queue: str, first: int, count: int) -> Counter[str]:
     """Write lines of words; return how often each was written."""
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0, "linger.ms": 5})
+    client = producer(site.address, linger_ms=5)
     written: Counter[str] = Counter()
     for number in range(first, first + count):
         words = [WORDS[(number * step) % len(WORDS)] for step in range(1, 5)]
         written.update(words)
-        producer.produce(queue, " ".join(words), key=str(number))
-    assert producer.flush(30) == 0
+        client.produce(queue, " ".join(words), key=str(number))
+    assert client.flush(30) == 0
     return written
 
 
 def lag(site: Site, group: str) -> int:
     """Return records that the application has not committed, of all it reads."""
-    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    client = admin(site.address)
+    asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     committed = asked[group].result().topic_partitions
-    ends = admin.list_offsets(
+    ends = client.list_offsets(
         {TopicPartition(one.topic, one.partition): OffsetSpec.latest() for one in committed}
     )
     found = {(p.topic, p.partition): future.result().offset for p, future in ends.items()}
@@ -127,9 +127,9 @@ def lag(site: Site, group: str) -> int:
 
 
 def settings(site: Site, queue: str) -> dict[str, str]:
-    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
+    client = admin(site.address)
     resource = ConfigResource(ConfigResource.Type.TOPIC, queue)
-    (future,) = admin.describe_configs([resource]).values()
+    (future,) = client.describe_configs([resource]).values()
     return {name: entry.value for name, entry in future.result().items()}
 
 
@@ -139,8 +139,8 @@ def counted(running: Application) -> Counter[str]:
 
 def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) -> None:
     name = f"words-{'embedded' if hasattr(site, 'process') else 'workers'}"
-    create(site, f"{name}-in", partitions=2)
-    create(site, f"{name}-out", partitions=2)
+    create(site.address, f"{name}-in", partitions=2)
+    create(site.address, f"{name}-out", partitions=2)
     written = write(site, f"{name}-in", 0, 500)
     with application(site, name, tmp_path / "one") as first:
         first.running()
@@ -174,14 +174,13 @@ def one_to(written: Counter[str]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("state", "kills"),
-    [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)],
+    ("state", "kills"), [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)]
 )
 def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills: int) -> None:
     """Killed in the middle: each count is written once, none twice and none left out."""
     name = f"once-{state}-{'embedded' if hasattr(site, 'process') else 'workers'}"
     for queue in (f"{name}-in", f"{name}-out"):
-        create(site, queue, partitions=2)
+        create(site.address, queue, partitions=2)
     once, seldom = "processing.guarantee=exactly_once_v2", "commit.interval.ms=3000"
     written: Counter[str] = Counter()
 
@@ -213,8 +212,8 @@ def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills
 @pytest.mark.long
 def test_three_instances_share_the_work(site: Site, tmp_path: Path) -> None:
     name = f"shared-{'embedded' if hasattr(site, 'process') else 'workers'}"
-    create(site, f"{name}-in", partitions=6)
-    create(site, f"{name}-out", partitions=6)
+    create(site.address, f"{name}-in", partitions=6)
+    create(site.address, f"{name}-out", partitions=6)
     with (
         application(site, name, tmp_path / "one") as one,
         application(site, name, tmp_path / "two") as two,
@@ -242,8 +241,8 @@ def test_three_instances_share_the_work(site: Site, tmp_path: Path) -> None:
 def test_the_streams_protocol_is_refused_cleanly(site: Site, tmp_path: Path) -> None:
     """KIP-1071 is not served: an application that asks for it is told so, and ends."""
     name = f"protocol-{'embedded' if hasattr(site, 'process') else 'workers'}"
-    create(site, f"{name}-in")
-    create(site, f"{name}-out")
+    create(site.address, f"{name}-in")
+    create(site.address, f"{name}-out")
     with application(site, name, tmp_path / "one", "group.protocol=streams") as running:
         eventually(lambda: any("error" in one for one in running.said), 60)
         (fault,) = [one["error"] for one in running.said if "error" in one][:1]

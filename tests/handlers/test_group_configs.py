@@ -1,6 +1,6 @@
 """Settings of groups, asked for and changed: over a shard in memory.
 
-`tests/kafka/test_group_configs_like_kafka.py` compares all of it with a real Kafka.
+`tests/kafka/groups/test_group_configs_like_kafka.py` compares all of it with a real Kafka.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Running the same requests against kproxy and a real Kafka, and comparing the answers.
+"""The same requests to kproxy and to a real Kafka, and a comparison of the answers.
 
 `canonical.MAY_DIFFER` names what may differ: ids, times of now, text of messages, leader epochs.
 """

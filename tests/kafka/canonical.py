@@ -1,7 +1,7 @@
 """Answers and requests in one form, without what differs from one run to the next.
 
-An answer is compared and recorded in this form. Of the requests a recording has a digest, so that
-a changed script is noticed: what was sent is what Kafka was asked. The source of a script and of
+An answer is compared and recorded in this form. A recording has a digest of the requests, so that a
+changed script is noticed: what was sent is what Kafka was asked. The source of a script and of
 its helpers would change with each renaming, and would not notice a changed constant elsewhere.
 
 A script asks again until a server is ready, how often is no matter: a digest is of the different
@@ -116,7 +116,7 @@ def _batch(data: bytes) -> str:
         f"@{base}+{last} magic {data[16]} length {length} epoch {epoch} attributes {attributes:#x} "
         f"from {_plain(first_ms)} to {_plain(last_ms)} "
         f"{'no producer' if producer < 0 else 'producer'} {at} seq {sequence} count {count} "
-        # What a codec makes of the same bytes differs by its release.
+        # The output of a codec for the same bytes differs by its release.
         f"{body.hex() if len(body) < 100 else 'packed' if attributes & 7 else digest(body)}"
         f"{'' if crc == crc32c(data[21:]) else ' damaged'}"
     )

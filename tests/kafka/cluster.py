@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
 from tests.kafka.canonical import unheard
-from tests.kafka.groups import commit_values
+from tests.kafka.groups.members import commit_values
 from tests.wire import TODAY_MS, Wire, batch, batches, fetch_values
 
 ELSEWHERE = {14, 15, 16}  # loading, not available, not the coordinator
@@ -30,7 +30,7 @@ Address = tuple[str, int]
 
 
 def name(code: Any) -> str:
-    """An error as Kafka spells it."""
+    """Return an error's name as Kafka spells it."""
     return str(code.name).upper()
 
 
@@ -148,7 +148,7 @@ class Cluster:
         return topic
 
     def plain_write(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """A batch of nobody's."""
+        """Write a batch without a producer id."""
         answer = self.leader(topic, partition).produce(topic, batch(*values), partition)
         self.say(f"plain write {len(values)}", f"{name(answer.error_code)} @{answer.base_offset}")
 
@@ -177,7 +177,7 @@ class Cluster:
         return part
 
     def shown(self, data: bytes) -> str:
-        """A batch in short: offsets, kind, producer."""
+        """Return a batch in short: offsets, kind, producer."""
         base, last = struct.unpack_from(">q", data)[0], struct.unpack_from(">i", data, 23)[0]
         attributes, pid, epoch, sequence, count = batch_head(data)
         if attributes & 0x20:
@@ -190,7 +190,7 @@ class Cluster:
     def offsets(
         self, topic: str, *times: int, partition: int = 0, versions: tuple[int, ...] = (8,)
     ) -> None:
-        """ListOffsets, in both isolation levels; times are from `LONG_AGO` on."""
+        """Send ListOffsets, in both isolation levels; times are from `LONG_AGO` on."""
         for when, version, isolation in product(times, versions, (0, 1)):
             timestamp = when if when < 0 else LONG_AGO + when
             part = {"partition_index": partition, "timestamp": timestamp,
@@ -219,7 +219,7 @@ class Cluster:
     def committed(
         self, group: str, topic: str, *, partition: int = 0, stable: bool = True, version: int = 8
     ) -> None:
-        """What OffsetFetch gives."""
+        """Say the answer to OffsetFetch."""
         asked_topic = {"name": topic, "partition_indexes": (partition,)}
         asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": [asked_topic]}
         values = (
@@ -251,7 +251,7 @@ class Cluster:
     # -- looking at transactions
 
     def state(self, transactional_id: str) -> "State":
-        """DescribeTransactions."""
+        """Send DescribeTransactions."""
         end = time.monotonic() + 20
         while True:
             wire = self.coordinator(transactional_id) if transactional_id else self.wire
@@ -295,7 +295,7 @@ class Cluster:
         )
 
     def list_transactions(self, prefix: str, version: int = 2, **filters: Any) -> None:
-        """Of all nodes, those with this prefix."""
+        """List the transactions of all nodes with this prefix."""
         values = {
             "state_filters": (), "producer_id_filters": (), "duration_filter": -1,
             "transactional_id_pattern": None,
@@ -319,7 +319,7 @@ class Cluster:
         )
 
     def producers(self, topic: str, partition: int = 0) -> None:
-        """DescribeProducers; not the coordinators' epochs, which kproxy does not have."""
+        """Describe producers, but for the coordinators' epochs, which kproxy does not have."""
         values = {"topics": [{"name": topic, "partition_indexes": (partition,)}]}
         answer = self.leader(topic, partition).call(ApiKey.DESCRIBE_PRODUCERS, 0, values)
         part = answer.topics[0].partitions[0]
@@ -353,7 +353,7 @@ class State:
         return values
 
     def _count(self) -> int:
-        """Of an array, or of a text's bytes: a varint of one more."""
+        """Read the count of an array, or of a text's bytes: a varint of one more."""
         value = shift = 0
         while True:
             (byte,) = self._take(">B")
@@ -369,18 +369,18 @@ class State:
 
 
 def is_whole(data: bytes) -> bool:
-    """A real Kafka cuts off the last batch where bytes run out."""
+    """Whether a batch is whole: a real Kafka cuts off the last one where bytes run out."""
     return len(data) >= 61 and len(data) == 12 + int.from_bytes(data[8:12], "big")
 
 
 def batch_head(data: bytes) -> tuple[int, int, int, int, int]:
-    """Attributes, producer id, epoch, sequence, count."""
+    """Return attributes, producer id, epoch, sequence, count."""
     (attributes,) = struct.unpack_from(">h", data, 21)
     return attributes, *struct.unpack_from(">qhii", data, 43)
 
 
 def marker(data: bytes) -> tuple[int, int]:
-    """(0 abort or 1 commit, coordinator epoch) of a control batch, whose form is checked."""
+    """Return (0 abort or 1 commit, coordinator epoch) of a control batch, and check its form."""
     assert len(data) == 78, len(data)
     attributes, _, _, sequence, count = batch_head(data)
     # A real Kafka stamps them as the topic is: 0x38 with LogAppendTime.

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import Served, served
 from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
+from tests.real_kafka import Kafka
 from tests.run import Sites
 from tests.workers import Workers
 
@@ -39,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def server(
     request: pytest.FixtureRequest, sites: Sites, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """One of each kind, which modules share but those that say OWN_SERVER = True."""
+    """Yield a server of each kind, which modules share but those that say OWN_SERVER = True."""
 
     @contextmanager
     def start() -> Iterator[Served]:
@@ -60,9 +61,16 @@ def server(
             yield running
 
 
+@pytest.fixture(scope="module")
+def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Yield the first of two workers: coordinators and leaders may be either."""
+    with Workers(kafka, tmp_path_factory.mktemp("two"), *FLAGS, count=2).running() as workers:
+        yield workers.workers[0]
+
+
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Recorded:
-    """Kafka's answers to the test's requests; the same for each kind of server."""
+    """Return Kafka's answers to the test's requests, the same for each kind of server."""
     node = request.node
     key = node.name
     for site in SITES:

@@ -36,7 +36,7 @@ def script(wire: Wire, queue: str, value: bytes = b"v") -> list[Any]:
 
 @pytest.fixture
 def path(tmp_path: Path, server: Served) -> Path:
-    """A recording that agrees with kproxy."""
+    """Return a recording that agrees with kproxy."""
     path = tmp_path / "test_a_module.json"
     asked = Recorded(Book(path), KEY, lambda: server, Mode.RECORD)  # type: ignore[arg-type, return-value]
     compare(asked, server, script)

@@ -15,11 +15,11 @@ from kproxy.admin_socket.client import asking
 from kproxy.common.errors import CannotStart
 from kproxy.loop.garbage import GarbageNet
 from kproxy.protocol.api_keys import ApiKey
-from tests.clients.transactions import transactional
+from tests.clients.transactions.calls import transactional
 from tests.fakes import as_served
 from tests.harness import Served, eventually, served
-from tests.kafka.share_cluster import ShareCluster
-from tests.kafka.shares import sharing
+from tests.kafka.shares.cluster import ShareCluster
+from tests.kafka.shares.sharer import sharing
 from tests.securing import Site, log_in
 from tests.wire import Wire, batch, fetch_values, keyed
 

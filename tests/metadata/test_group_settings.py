@@ -1,6 +1,6 @@
 """Settings of groups: what is read, what is refused, and what it comes to.
 
-`tests/kafka/test_group_configs_like_kafka.py` holds each of them against a real Kafka.
+`tests/kafka/groups/test_group_configs_like_kafka.py` holds each of them against a real Kafka.
 """
 
 from typing import Any

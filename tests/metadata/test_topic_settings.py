@@ -1,6 +1,6 @@
 """Settings of topics: what is read, and what is refused with a line that says what it must be.
 
-`tests/kafka/test_topic_settings_like_kafka.py` holds each of them against a real Kafka.
+`tests/kafka/topics/test_topic_settings_like_kafka.py` holds each of them against a real Kafka.
 """
 
 import pytest

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
-from tests.kafka.test_group_configs_like_kafka import (
+from tests.kafka.groups.test_group_configs_like_kafka import (
     DELETE,
     LIMIT,
     LOCK,

@@ -9,12 +9,13 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.partitioner import shard_of
-from tests.clients.members import KINDS, Member
-from tests.clients.test_groups import Load, create, everything, spread
-from tests.clients.test_retention import alter, bounds, write
+from tests.clients.calls import alter, bounds, create
+from tests.clients.groups.members import KINDS, Member
+from tests.clients.groups.test_groups import Load, everything, spread
+from tests.clients.topics.test_retention import write
 from tests.harness import Served, eventually, served
-from tests.kafka.groups import Classic, Modern, commit_values, committed
-from tests.on_kafka.test_storage import EAGER, contents, fill, log_trimmed_beyond
+from tests.kafka.groups.members import Classic, Modern, commit, committed, delete_groups
+from tests.on_kafka.test_storage import EAGER, contents, fill, log_trimmed_beyond, trim
 from tests.real_kafka import Kafka
 from tests.wire import Wire
 from tests.workers import Workers
@@ -36,7 +37,7 @@ def test_the_coordinator_is_killed_in_the_middle_of_a_rebalance(
     kafka: Kafka, tmp_path: Path, kind: str
 ) -> None:
     with Workers(kafka, tmp_path, *QUICK, count=2, shards=4).running() as workers:
-        create(workers, "work", partitions=4)
+        create(workers.address, "work", partitions=4)
         group = group_of_worker(workers, 0, kind)
         load = Load(workers.address, "work", 4)
         load.start()
@@ -74,7 +75,7 @@ def test_members_go_on_with_a_new_coordinator(kafka: Kafka, tmp_path: Path) -> N
     with Workers(kafka, tmp_path, *QUICK, count=2, shards=4).running() as workers:
         group = group_of_worker(workers, 0, "classic")
         modern = group_of_worker(workers, 0, "modern")
-        create(workers, "work", partitions=2)
+        create(workers.address, "work", partitions=2)
         with workers.workers[0].wire("work") as wire:
             old = Classic(wire, group, ("work",))
             old.join()
@@ -93,10 +94,7 @@ def test_members_go_on_with_a_new_coordinator(kafka: Kafka, tmp_path: Path) -> N
         assert old.commit("work", 3) == 0
         answer = new.beat(topic_partitions=new.owned())
         assert (answer.error_code, answer.member_epoch) == (0, epoch)
-        values = commit_values(modern, "work", 4, "member", epoch)
-        assert (
-            new.wire.call(ApiKey.OFFSET_COMMIT, 9, values).topics[0].partitions[0].error_code == 0
-        )
+        assert commit(new.wire, modern, "work", 4, "member", epoch) == 0
         old.generation += 1
         assert old.beat() == 22
         eventually(lambda: described(old.wire, group) == 0, 20, 0.5)  # never heard of again
@@ -168,18 +166,17 @@ def test_a_wiped_worker_is_rebuilt_to_the_same_answers(kafka: Kafka, tmp_path: P
         worker = workers.workers[0]
         queues = ["kept", "expired", "limited", "plain"]
         groups = ["classic", "modern", "offsets", "emptied"]
-        create(workers, "kept", partitions=1)
-        create(workers, "expired", retention_ms="60000")
-        create(workers, "limited", retention_bytes="40000")
+        create(workers.address, "kept", partitions=1)
+        create(workers.address, "expired", retention_ms="60000")
+        create(workers.address, "limited", retention_bytes="40000")
         with worker.wire("plain") as wire:
             for queue in ("kept", "plain"):
                 fill(wire, queue, 10)
             write(workers, "expired", [300] * 20, size=10_000)
-            eventually(lambda: bounds(workers, "expired") == (20, 20))
+            eventually(lambda: bounds(workers.address, "expired") == (20, 20))
             fill(wire, "limited", 60)
             eventually(lambda: wire.list_offset("limited", -2).offset > 50)
-            alter(workers, "plain", "retention.ms", "99999999")
-            alter(workers, "plain", "kproxy.commit.rewind", "deny")
+            alter(workers.address, "plain", retention_ms=99999999, kproxy_commit_rewind="deny")
             old = Classic(wire, "classic", ("kept",))
             old.session_ms = 60_000
             old.join()
@@ -188,11 +185,11 @@ def test_a_wiped_worker_is_rebuilt_to_the_same_answers(kafka: Kafka, tmp_path: P
             new = Modern(wire, "modern", "member", "kept", "plain")
             eventually(lambda: new.beat().error_code == 0 and len(new.has) == 2)
             for group, offset in (("offsets", 3), ("emptied", 5)):
-                wire.call(ApiKey.OFFSET_COMMIT, 9, commit_values(group, "plain", offset))
-            wire.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ("emptied",)})
+                commit(wire, group, "plain", offset)
+            delete_groups(wire, "emptied")
             for i in range(3):
                 fill(wire, f"busy-{i}", 60)
-                trim_all(wire, f"busy-{i}")
+                trim(wire, f"busy-{i}", -1)
             log_trimmed_beyond(kafka, workers, 0, 100)
             time.sleep(1.5)  # nothing changes for as long as a publication takes: all rows are out
             before = everything_said(wire, queues, groups)
@@ -211,24 +208,15 @@ def test_a_wiped_worker_is_rebuilt_to_the_same_answers(kafka: Kafka, tmp_path: P
             old.wire, new.wire = wire, wire
             assert old.beat() == 0
             assert new.beat(topic_partitions=new.owned()).error_code == 0
-            refused = commit_values("offsets", "plain", 2)
-            assert (
-                wire.call(ApiKey.OFFSET_COMMIT, 9, refused).topics[0].partitions[0].error_code == 44
-            )
+            assert commit(wire, "offsets", "plain", 2) == 44
             assert committed(wire, "offsets", "plain") == 3
-
-
-def trim_all(wire: Wire, queue: str) -> None:
-    part = {"partition_index": 0, "offset": -1}
-    values = {"topics": [{"name": queue, "partitions": [part]}], "timeout": 5000}
-    assert wire.call(ApiKey.DELETE_RECORDS, 2, values).topics[0].partitions[0].error_code == 0
 
 
 def test_retention_gives_the_real_log_back(kafka: Kafka, tmp_path: Path) -> None:
     flags = (*EAGER, "--retention-check-ms", "200")
     workers = Workers(kafka, tmp_path, *flags, count=1, shards=1)
     with workers.running():
-        create(workers, "short", retention_ms="3000")
+        create(workers.address, "short", retention_ms="3000")
         with workers.wire("short") as wire:
             fill(wire, "long", 1)
             write(workers, "short", [0] * 150, size=10_000)
@@ -239,21 +227,15 @@ def test_retention_gives_the_real_log_back(kafka: Kafka, tmp_path: Path) -> None
 
 def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Path) -> None:
     with Workers(kafka, tmp_path, *EAGER, count=2, shards=8).running() as workers:
-        create(workers, "doomed", "other")
+        create(workers.address, "doomed", "other")
         groups = [f"g{i}" for i in range(16)]
         for group in groups:
             with workers.wire(group) as wire:
                 for queue in ("doomed", "other"):
-                    values = commit_values(group, queue, 5)
-                    eventually(
-                        lambda w=wire, v=values: (
-                            w.call(ApiKey.OFFSET_COMMIT, 9, v).topics[0].partitions[0].error_code
-                            == 0
-                        )
-                    )
+                    eventually(lambda w=wire, g=group, q=queue: commit(w, g, q, 5) == 0)
         with workers.wire("doomed") as wire:
             wire.delete("doomed")
-        create(workers, "doomed")
+        create(workers.address, "doomed")
         for group in groups:
             with workers.wire(group) as wire:
                 assert committed(wire, group, "doomed") == -1
@@ -296,13 +278,7 @@ def test_a_commit_just_after_a_queue_is_made_again_is_filed_under_the_new_one(
             for i in range(1, 60):
                 home.delete(queue)
                 home.create(queue)
-                values = commit_values(group, queue, i)
-                while (
-                    code := other.call(ApiKey.OFFSET_COMMIT, 9, values)
-                    .topics[0]
-                    .partitions[0]
-                    .error_code
-                ):
+                while code := commit(other, group, queue, i):
                     assert code == 3  # it has not heard of the new one yet
                 time.sleep(0.03)
                 assert committed(other, group, queue) == i

@@ -6,10 +6,11 @@ from pathlib import Path
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from kproxy.protocol.api_keys import ApiKey
+from tests.clients.calls import admin
 from tests.harness import eventually
-from tests.kafka.groups import Classic
-from tests.on_kafka.test_setup import admin, flags, make, refusal
+from tests.kafka.groups.members import Classic
 from tests.on_kafka.test_setup import alter as alter_topic
+from tests.on_kafka.test_setup import flags, make, refusal
 from tests.on_kafka.test_storage import EAGER, fill, log_trimmed_beyond, trim
 from tests.real_kafka import Kafka
 from tests.workers import Workers
@@ -53,6 +54,6 @@ def test_topics_of_an_earlier_release_take_large_rows(kafka: Kafka, tmp_path: Pa
     assert "--add-config max.message.bytes=11534336" in line
     with Workers(kafka, tmp_path, count=1, shards=2, prefix="small").running():
         resource = ConfigResource(ResourceType.TOPIC, "small-offset")
-        client = admin(kafka)
+        client = admin(kafka.address)
         found = client.describe_configs([resource])[resource].result()
         assert found["max.message.bytes"].value == "11534336"

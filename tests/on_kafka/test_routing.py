@@ -9,7 +9,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import _ENDS_PERIOD_S, _OFTEN_S
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
-from tests.on_kafka.test_storage import commit, committed
+from tests.kafka.groups.members import commit, committed
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, fetch_values
 from tests.workers import Workers
@@ -51,15 +51,9 @@ def test_groups_are_refused_by_who_does_not_coordinate(workers: Workers) -> None
     with Wire(owner.host, owner.port) as right, Wire(wrong.host, wrong.port) as wire:
         right.metadata("grouped")
         eventually(lambda: wire.metadata("grouped", create=False).topics[0].error_code == 0, 2)
-        commit(right, group, "grouped", 5)
+        assert commit(right, group, "grouped", 5) == 0
         assert committed(right, group, "grouped") == 5
-        part = {"partition_index": 0, "committed_offset": 9, "committed_metadata": ""}
-        values = {
-            "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
-            "topics": [{"name": "grouped", "partitions": [part]}],
-        }  # fmt: skip
-        refused = wire.call(ApiKey.OFFSET_COMMIT, 7, values).topics[0].partitions[0]
-        assert refused.error_code == NOT_COORDINATOR
+        assert commit(wire, group, "grouped", 9) == NOT_COORDINATOR
         asked = {"group_id": group, "topics": [{"name": "grouped", "partition_indexes": [0]}]}
         assert wire.call(ApiKey.OFFSET_FETCH, 5, asked).error_code == NOT_COORDINATOR
         for client in (right, wire):

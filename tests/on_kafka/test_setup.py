@@ -12,9 +12,6 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -23,15 +20,13 @@ from confluent_kafka.admin import (
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import wanted
 from kproxy.virtual.partitioner import shard_of
+from tests.clients.calls import admin
+from tests.clients.calls import alter as change
 from tests.forked import run_kproxy
 from tests.harness import ROOT, Served, eventually, free_port, java
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch
 from tests.workers import Workers
-
-
-def admin(kafka: Kafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.address})
 
 
 def flags(kafka: Kafka, prefix: str, shards: int = 2) -> tuple[str, ...]:
@@ -58,18 +53,15 @@ def make(kafka: Kafka, prefix: str, shards: int = 2) -> None:
         servers=kafka.address, prefix=prefix, client={}, connectivity=Connectivity(kafka.address)
     )
     topics = wanted(site, shards, 10 << 20)
-    client = admin(kafka)
+    client = admin(kafka.address)
     new = [NewTopic(t.name, t.partitions, 1, config=t.configs) for t in topics]
     for future in client.create_topics(new).values():
         future.result()
 
 
 def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    client = admin(kafka)
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result()
+    change(kafka.address, topic, **{name: value})
+    client = admin(kafka.address)
 
     def told() -> bool:
         asked = ConfigResource(ResourceType.TOPIC, topic)
@@ -134,8 +126,10 @@ def test_no_create_says_which_commands_make_the_topics(kafka: Kafka, tmp_path: P
     assert len(commands) == 4
     for command in commands:
         java("org.apache.kafka.tools.TopicCommand", *command.split())
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    eventually(lambda: sum(name.startswith("by-hand-") for name in admin.list_topics().topics) == 4)
+    client = admin(kafka.address)
+    eventually(
+        lambda: sum(name.startswith("by-hand-") for name in client.list_topics().topics) == 4
+    )
     with Workers(kafka, tmp_path, "--no-create", count=1, shards=2, prefix="by-hand").running():
         pass
 

@@ -12,6 +12,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind, from_record
 from kproxy.virtual.partitioner import shard_of
 from tests.harness import Served, eventually
+from tests.kafka.groups.members import commit, committed
 from tests.real_kafka import Kafka
 from tests.wire import Wire, batch, batches
 from tests.workers import Workers
@@ -103,7 +104,7 @@ def test_a_lost_disk_is_made_again_from_rows_and_log(kafka: Kafka, tmp_path: Pat
             for i in range(3):
                 fill(wire, f"busy-{i}", 60)
                 trim(wire, f"busy-{i}", 55)
-            commit(wire, "group", "kept", 1)
+            assert commit(wire, "group", "kept", 1) == 0
             log_trimmed_beyond(kafka, workers, 0, 100)
             fill(wire, "busy-0", 5)
             before = {q: contents(wire, q) for q in ("kept", "emptied", "busy-0", "busy-1")}
@@ -167,21 +168,6 @@ def test_killed_while_a_lost_disk_is_made_again(kafka: Kafka, tmp_path: Path) ->
                 assert wire.list_offset(f"q-{number}", -1).offset == 1
                 assert len(contents(wire, f"q-{number}")) == 1
             assert wire.list_offset(f"q-{queues}", -1).error_code == 3
-
-
-def commit(wire: Wire, group: str, queue: str, offset: int) -> None:
-    part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-    values = {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
-        "topics": [{"name": queue, "partitions": [part]}],
-    }  # fmt: skip
-    answer = wire.call(ApiKey.OFFSET_COMMIT, 7, values).topics[0].partitions[0]
-    assert answer.error_code == 0
-
-
-def committed(wire: Wire, group: str, queue: str) -> int:
-    values = {"group_id": group, "topics": [{"name": queue, "partition_indexes": [0]}]}
-    return int(wire.call(ApiKey.OFFSET_FETCH, 5, values).topics[0].partitions[0].committed_offset)
 
 
 def test_a_log_trimmed_while_a_worker_was_down(kafka: Kafka, tmp_path: Path) -> None:

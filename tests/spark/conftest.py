@@ -2,10 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.harness import SPARK_JARS, need, need_program
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Allow the warnings that Spark itself causes."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            for kind in ("DeprecationWarning", "ResourceWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
 
 
 @pytest.fixture(scope="session")

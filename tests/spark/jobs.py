@@ -75,7 +75,7 @@ def load(reader: Any, server: str, **options: str) -> Any:
 
 
 def write(server: str, records: list[tuple[str, bytes, bytes, int | None]]) -> None:
-    """(queue, key, value, event time in ms) in order; the time goes into the jobs' header."""
+    """Write (queue, key, value, event time in ms) in order; the time goes into the jobs' header."""
     # Idempotent: else a batch that a topic just made refuses is sent again behind the next one.
     settings = {"bootstrap.servers": server, "linger.ms": 5, "enable.idempotence": True}
     producer = Producer(settings)

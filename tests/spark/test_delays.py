@@ -3,30 +3,20 @@
 import time
 from typing import Any
 
-import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from tests.clients.calls import create, producer
 from tests.workers import Site
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 
 def test_spark_reads_what_is_due(spark: Any, site: Site) -> None:
-    admin = AdminClient({"bootstrap.servers": site.address, "log_level": 0})
-    made = NewTopic("later", 2, 1, config={"kproxy.delay": "header"})
-    admin.create_topics([made])["later"].result(30)
-    producer = Producer({"bootstrap.servers": site.address, "log_level": 0})
+    create(site.address, "later", partitions=2, kproxy_delay="header")
+    client = producer(site.address)
     for number in range(100):
         wait_ms = (0, 1000, 3_600_000)[number % 3]
-        producer.produce(
+        client.produce(
             "later", b"%d" % number, partition=number % 2,
             headers={"kproxy.delay-ms": str(wait_ms)},
         )  # fmt: skip
-    assert producer.flush(30) == 0
+    assert client.flush(30) == 0
     until = time.monotonic() + 60
     while True:
         rows = (

@@ -17,11 +17,6 @@ from tests.real_kafka import Kafka
 from tests.spark import jobs
 from tests.workers import Site
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
 BEGAN_MS = 1_700_000_000_000
 
 

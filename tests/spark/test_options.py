@@ -19,11 +19,6 @@ from tests.real_kafka import Kafka
 from tests.spark.jobs import load
 from tests.workers import Workers
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
 BEGAN_MS = int(time.time() * 1000) - 3_600_000
 
 
@@ -76,7 +71,7 @@ def write(address: str, queue: str, start: int, end: int, partition: int = 0) ->
 
 
 def found(spark: Any, address: str, **options: str) -> list[tuple[str, int, int]]:
-    """(queue, partition, offset) of a batch query's rows."""
+    """Return (queue, partition, offset) of a batch query's rows."""
     rows = load(spark.read, address, **options).select("topic", "partition", "offset").collect()
     return sorted(tuple(row) for row in rows)
 
@@ -209,13 +204,6 @@ def test_headers_only_where_asked_for(spark: Any, address: str) -> None:
     rows = load(spark.read, address, subscribe="heads", includeHeaders="true").collect()
     heads = sorted([(h.key, bytes(h.value)) for h in row.headers] for row in rows)
     assert heads == [[("n", b"%d" % i)] for i in range(3)]
-
-
-def test_read_committed(spark: Any, address: str) -> None:
-    make(address, "committed")
-    write(address, "committed", 0, 50)
-    level = {"kafka.isolation.level": "read_committed"}
-    assert offsets(spark, address, "committed", **level) == list(range(50))
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])

@@ -8,14 +8,9 @@ from typing import Any
 import click
 import pytest
 
-from tests.clients.routes import arrived, check, entrance, taking
+from tests.clients.routes.calls import arrived, check, entrance, taking
 from tests.spark import jobs
 from tests.workers import Site
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 BEGAN_MS = 1_700_000_000_000
 ROWS, USERS = 600, 20

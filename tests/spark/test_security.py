@@ -11,11 +11,6 @@ from tests.securing import PASSWORD, Site
 from tests.spark import jobs
 from tests.spark.jobs import load
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
 
 def secured(site: Site, password: str = PASSWORD) -> dict[str, str]:
     """Return options of Spark's source and sink."""

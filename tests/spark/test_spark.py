@@ -3,22 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from tests.clients.calls import create, producer
 from tests.harness import served
 from tests.spark import jobs
 from tests.workers import Site
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
 
 def write(site: Site, queue: str, start: int, count: int) -> None:
-    client = Producer({"bootstrap.servers": site.address, "linger.ms": 5})
+    client = producer(site.address, linger_ms=5)
     for i in range(start, start + count):
         client.produce(queue, b"value-%d" % i, key=b"key-%d" % i, headers=[("n", b"%d" % i)])
     assert client.flush(30) == 0
@@ -34,22 +26,6 @@ def numbered(spark: Any, count: int, queues: int) -> Any:
         "CAST(id AS STRING) AS key",
         "concat('v', id) AS value",
     )
-
-
-def test_batch_read(spark: Any, site: Site) -> None:
-    write(site, "spark-in", 0, 3000)
-    rows = source(spark, site, subscribe="spark-in", includeHeaders="true").collect()
-    assert sorted(row.offset for row in rows) == list(range(3000))
-    by_offset = {row.offset: row for row in rows}
-    for n in (0, 17, 2999):
-        assert bytes(by_offset[n].value) == b"value-%d" % n
-        assert bytes(by_offset[n].key) == b"key-%d" % n
-        assert [(h.key, bytes(h.value)) for h in by_offset[n].headers] == [("n", b"%d" % n)]
-    part = source(
-        spark, site, subscribe="spark-in", minPartitions="4",
-        startingOffsets='{"spark-in":{"0":100}}', endingOffsets='{"spark-in":{"0":200}}',
-    )  # fmt: skip
-    assert sorted(row.offset for row in part.collect()) == list(range(100, 200))
 
 
 def test_batch_write_with_a_topic_column(spark: Any, site: Site) -> None:
@@ -96,8 +72,7 @@ def test_a_stream_goes_on_over_a_restart_of_the_server(spark: Any, tmp_path: Pat
     data_dir = tmp_path / "data"
     with served(data_dir) as first:
         port = first.port
-        admin = AdminClient({"bootstrap.servers": first.address})
-        admin.create_topics([NewTopic("in", 3, 1)])["in"].result(10)
+        create(first.address, "in", partitions=3)
         write(first, "in", 0, 300)
         query = (
             source(spark, first, streaming=True, subscribe="in", startingOffsets="earliest")

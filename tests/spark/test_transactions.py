@@ -3,24 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.clients.transactions import (
-    WAIT_S,
-    abort,
-    commit,
-    create,
-    settle,
-    transactional,
-    write,
-)
+from tests.clients.calls import WAIT_S, create
+from tests.clients.transactions.calls import abort, commit, settle, transactional, write
 from tests.spark import jobs
 from tests.workers import Site
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 

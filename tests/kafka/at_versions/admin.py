@@ -10,7 +10,7 @@ from tests.kafka.at_versions.asked import Asked, Values
 TOPIC, GROUP, BROKER, CLIENT_METRICS = 2, 32, 4, 16
 SASL_REQUESTS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 BOTH_KNOW = {
-    *(ApiKey[name] for name in ("PRODUCE", "FETCH", "METADATA", "API_VERSIONS", "SHARE_FETCH")),
+    *(ApiKey[name] for name in ("PRODUCE", "FETCH", "METADATA", "API_VERSIONS", "SHARE_FETCH"))
 }
 """APIs that are looked for in the answer to ApiVersions: a longer comparison is in inference."""
 FEATURES = ("transaction.version", "share.version")

@@ -39,7 +39,7 @@ _UNSEEN = {
 
 
 class Asked:
-    """What a script asks by a connection, and what it was told."""
+    """The requests of a script by a connection, and their answers."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.name = wire, name

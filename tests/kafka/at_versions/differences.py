@@ -1,4 +1,4 @@
-"""What stays otherwise than in Kafka at some version, each with its reason.
+"""The differences from Kafka that stay at some version, each with its reason.
 
 The reasons stand in docs/kafka-differences.md, "Answers at each version".
 """

@@ -12,7 +12,7 @@ from tests.kafka.alike import made
 from tests.kafka.at_versions.asked import Asked, Values
 from tests.kafka.at_versions.records import NOBODY, with_id
 from tests.kafka.canonical import unheard
-from tests.kafka.groups import Classic, Modern, commit_values, known
+from tests.kafka.groups.members import Classic, Modern, commit_values, known
 from tests.wire import Wire
 
 Cases = tuple[tuple[str, Values], ...]

@@ -125,7 +125,7 @@ def metadata(asked: Asked) -> None:
         asked.each(what, ApiKey.METADATA, values, own)
 
     def own(answer: Any) -> Any:
-        """Of all queues this script's."""
+        """Keep this script's queues of all."""
         kept = tuple(t for t in answer.topics if t.name is None or t.name.startswith(queue))
         return replace(answer, topics=kept)
 

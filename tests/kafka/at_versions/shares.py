@@ -6,7 +6,7 @@ from kproxy.protocol.api_keys import ApiKey
 from tests.kafka.at_versions.asked import Asked, Values
 from tests.kafka.at_versions.groups import Cases, member
 from tests.kafka.at_versions.records import with_id
-from tests.kafka.groups import known
+from tests.kafka.groups.members import known
 
 MEMBER = "AAAAAAAAAAAAAAAAAAAAAA"
 

@@ -10,7 +10,7 @@ from tests.kafka.alike import made
 from tests.kafka.at_versions.asked import Asked, Values
 from tests.kafka.at_versions.records import with_id
 from tests.kafka.canonical import unheard
-from tests.kafka.groups import commit_values
+from tests.kafka.groups.members import commit_values
 from tests.wire import batch, produce_values
 
 NOBODY = 10**9  # a producer id that nobody has

@@ -1,0 +1,35 @@
+"""Servers and disks that tests do harm to."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.servers import Servers, disturbed
+from tests.harness import need
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    """Yield servers of each kind, with the FLAGS of the module."""
+    kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
+    with disturbed(tmp_path, kafka, *getattr(request.module, "FLAGS", ())) as running:
+        yield running
+
+
+@contextmanager
+def tmpfs(directory: Path, mebibytes: int) -> Iterator[Path]:
+    """Provide a small disk, for the length of a block."""
+    mount = directory / "disk"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(mount)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    need(done.returncode == 0, f"the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
