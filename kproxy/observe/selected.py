@@ -11,7 +11,7 @@ tell.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import suppress
 from time import monotonic
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from kproxy.common.counters import Series
 from kproxy.common.errors import KafkaError
 from kproxy.groups.assigning.regex import compiled
 from kproxy.loop.pace import Pace, lots
@@ -33,11 +34,24 @@ from kproxy.worker.worker import Worker
 NAMES_S = 30.0
 _WAIT_S = 8.0
 _LOT = 100
-_QUEUE = (("queue_start_offset", "first offset"), ("queue_end_offset", "next offset"),
-          ("queue_bytes", "of its batches, about"))  # fmt: skip
-_GROUP = (("group_lag_sum", "records behind, where this worker serves all it has committed on"),
-          ("group_lag_max", "of the partition that is furthest behind, where it does"),
-          ("group_members", "members"))  # fmt: skip
+_OF_QUEUE = ("queue", "partition")
+_LINES = (
+    Series("queue_start_offset", "gauge", "first offset", _OF_QUEUE),
+    Series("queue_end_offset", "gauge", "next offset", _OF_QUEUE),
+    Series("queue_bytes", "gauge",
+           "bytes of its batches, about: what compaction took counts as there", _OF_QUEUE),
+    Series("group_committed_offset", "gauge", "committed offset", ("group", *_OF_QUEUE)),
+    Series("group_lag", "gauge", "records behind, where this worker serves both",
+           ("group", *_OF_QUEUE)),
+    Series("group_lag_sum", "gauge",
+           "the sum of those, where this worker serves all that it has committed on", ("group",)),
+    Series("group_lag_max", "gauge", "the largest of those, where it does", ("group",)),
+    Series("group_members", "gauge", "members", ("group",)),
+)  # fmt: skip
+_COMPLETE = Series("selected_complete", "gauge", "1 where no series is left out")
+_DROPPED = Series("selected_series_dropped", "gauge",
+                  "series left out, as there are more than --metrics-series-max")  # fmt: skip
+SELECTED = (*_LINES, _COMPLETE, _DROPPED)
 _PREFIX_MAX = 64
 
 
@@ -80,9 +94,8 @@ class Selected:
             pass  # a shard was given up meanwhile, or the loop has ended
         yield from _families(lines)
         dropped = max(0, self._left)
-        yield GaugeMetricFamily("kproxy_selected_complete", "1 where none is left out",
-                                float(whole and not dropped))  # fmt: skip
-        yield GaugeMetricFamily("kproxy_selected_series_dropped", "as there are too many", dropped)
+        yield _gauge(_COMPLETE, [((), float(whole and not dropped))])
+        yield _gauge(_DROPPED, [((), dropped)])
 
     # -- on the worker's loop
 
@@ -219,19 +232,15 @@ def _offset_lines(
     return lag
 
 
-_LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{name: (text, ("queue", "partition")) for name, text in _QUEUE},
-    **{name: (text, ("group",)) for name, text in _GROUP},
-    "group_lag": ("records behind", ("group", "queue", "partition")),
-    "group_committed_offset": ("committed offset", ("group", "queue", "partition")),
-}
-
-
 def _families(lines: list[Line]) -> Iterator[Metric]:
-    families = {
-        name: GaugeMetricFamily(f"kproxy_{name}", text, labels=labels)
-        for name, (text, labels) in _LABELS.items()
-    }
+    told: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for line in lines:
-        families[line.name].add_metric(line.labels, line.value)
-    yield from (family for family in families.values() if family.samples)
+        told.setdefault(line.name, []).append((line.labels, line.value))
+    yield from (_gauge(series, told[series.name]) for series in _LINES if series.name in told)
+
+
+def _gauge(series: Series, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    family = GaugeMetricFamily(f"kproxy_{series.name}", series.meaning, labels=series.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family
