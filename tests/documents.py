@@ -138,14 +138,74 @@ def _rows(name: str, command: Any) -> Iterator[tuple[str, str]]:
     yield f"`{' '.join(['kproxy', name, *arguments])}`", f"{said} {', '.join(flags)}".strip()
 
 
+# -- settings
+
+
+def _server_settings() -> list[str]:
+    from kproxy.config.server import FIELDS, SECTIONS
+    from kproxy.tools.config_options import default, metavar
+
+    lines = []
+    for section in SECTIONS:
+        rows = []
+        for name in section.model_fields:
+            if name in FIELDS:
+                flag, form = f"--{name.replace('_', '-')}", metavar(name)
+                if FIELDS[name].annotation is bool:
+                    form = ""
+                rows.append((f"`{f'{flag} {form}'.strip()}`", default(name), _bounds(FIELDS[name]),
+                             marked(FIELDS[name].description or "")))  # fmt: skip
+        lines += ["", f"### {section.TITLE}", "", *table("flag | default | bounds | meaning", rows)]
+    return [*lines, ""]
+
+
+def _bounds(field: Any) -> str:
+    """Return the bounds that a number has."""
+    found = {}
+    for one in field.metadata:
+        for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+            if (bound := getattr(one, name, None)) is not None:
+                found[sign] = f"{sign} {bound}"
+    return ", ".join(found.values())
+
+
+def _queue_settings() -> list[str]:
+    from kproxy.metadata.topic_settings import SETTINGS
+
+    return table(
+        "setting | default | meaning",
+        (
+            (f"`{one.name}`", one.default.replace(str((1 << 63) - 1), "2^63 - 1"),
+             marked(one.documentation))
+            for one in SETTINGS.values()
+        ),
+    )  # fmt: skip
+
+
+def _group_settings() -> list[str]:
+    from kproxy.config.server import Config
+    from kproxy.metadata.group_settings import SETTINGS, GroupRules
+
+    rules = GroupRules(Config().broker_values())
+    rows = []
+    for one in SETTINGS.values():
+        bounds = rules.bounds(one)
+        rows.append((f"`{one.name}`", rules.default(one),
+                     "" if bounds is None else f"{bounds.least} to {bounds.most}",
+                     marked(one.documentation)))  # fmt: skip
+    return table("setting | default | bounds | meaning", rows)
+
+
 # -- the pages
 
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "metrics.md": {"series": _of_worker, "selected series": _selected},
     "events.md": {"events": _events},
     "security.md": {"requests": _apis},
+    "settings.md": {"server": _server_settings, "queues": _queue_settings,
+                    "groups": _group_settings},
     "tools.md": {"commands": _commands},
-}
+}  # fmt: skip
 """The tables of each page, by the names in their markers."""
 
 

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
-from kproxy.config.server import HTTP_DEFAULT, Config
+from kproxy.config.sections import HTTP_DEFAULT
+from kproxy.config.server import Config
 from kproxy.tools.client import Client
 from kproxy.tools.client_settings import ClientSettings
 from kproxy.tools.commands import given_settings, settings_option
