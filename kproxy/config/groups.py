@@ -5,9 +5,9 @@ The defaults are Kafka's, those of bounds too.
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt
 
-from kproxy.config.setting import Section, setting
+from kproxy.config.setting import Count, Ms, Section, setting
 
 _LockMs = Annotated[int, Field(ge=1, le=3_600_000)]
 _Deliveries = Annotated[int, Field(ge=1, le=25)]
@@ -24,18 +24,18 @@ class ConsumerGroupsConfig(Section):
     TITLE: ClassVar = "Consumer groups (KIP-848)"
     NAMES_ARE_KAFKAS: ClassVar = True
 
-    group_consumer_session_ms: PositiveInt = setting(
+    group_consumer_session_ms: Ms = setting(
         45_000,
         "session of a member of the consumer protocol (KIP-848)",
         kafka="group.consumer.session.timeout.ms",
     )
-    group_consumer_min_session_timeout_ms: PositiveInt = setting(45_000, _SHORTEST)
-    group_consumer_max_session_timeout_ms: PositiveInt = setting(60_000, _LONGEST)
-    group_consumer_heartbeat_ms: PositiveInt = setting(
+    group_consumer_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
+    group_consumer_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
+    group_consumer_heartbeat_ms: Ms = setting(
         5000, "time between its heartbeats", kafka="group.consumer.heartbeat.interval.ms"
     )
-    group_consumer_min_heartbeat_interval_ms: PositiveInt = setting(5000, _SHORTEST)
-    group_consumer_max_heartbeat_interval_ms: PositiveInt = setting(15_000, _LONGEST)
+    group_consumer_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
+    group_consumer_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
     group_consumer_assignment_interval_ms: NonNegativeInt = setting(
         1000, "least time between two assignments of such a group (KIP-1263)"
     )
@@ -49,17 +49,17 @@ class ShareGroupsConfig(Section):
     TITLE: ClassVar = "Share groups (KIP-932)"
     NAMES_ARE_KAFKAS: ClassVar = True
 
-    group_share_max_size: PositiveInt = setting(200, "members of one share group")
-    group_share_session_timeout_ms: PositiveInt = setting(
+    group_share_max_size: Count = setting(200, "members of one share group")
+    group_share_session_timeout_ms: Ms = setting(
         45_000, "session of a member of a share group (KIP-932)"
     )
-    group_share_min_session_timeout_ms: PositiveInt = setting(45_000, _SHORTEST)
-    group_share_max_session_timeout_ms: PositiveInt = setting(60_000, _LONGEST)
-    group_share_heartbeat_interval_ms: PositiveInt = setting(
+    group_share_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
+    group_share_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
+    group_share_heartbeat_interval_ms: Ms = setting(
         5000, "time between the heartbeats of such a member"
     )
-    group_share_min_heartbeat_interval_ms: PositiveInt = setting(5000, _SHORTEST)
-    group_share_max_heartbeat_interval_ms: PositiveInt = setting(15_000, _LONGEST)
+    group_share_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
+    group_share_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
     group_share_assignment_interval_ms: NonNegativeInt = setting(
         1000, "least time between two assignments of a share group"
     )

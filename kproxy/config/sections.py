@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, ByteSize, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, ByteSize, Field, NonNegativeInt
 
 from kproxy.config.listeners import Address, ListenerConfig, checked_address
-from kproxy.config.setting import MIB, Bytes, CommitBytes, Section, setting
+from kproxy.config.setting import MIB, Bytes, CommitBytes, Count, Ms, Section, mib, setting
 
 HTTP_DEFAULT = "127.0.0.1:9644"
 
@@ -55,23 +55,21 @@ class NetworkConfig(Section):
     listeners: tuple[ListenerConfig, ...] = setting(
         (), "several, in the place of listen and advertise; in the file alone"
     )
-    connections_max: PositiveInt = setting(
-        10_000, "connections open at a time", kafka="max.connections"
-    )
-    connections_per_ip_max: PositiveInt = setting(
+    connections_max: Count = setting(10_000, "connections open at a time", kafka="max.connections")
+    connections_per_ip_max: Count = setting(
         10_000, "connections from one address", kafka="max.connections.per.ip"
     )
-    connection_idle_ms_max: PositiveInt = setting(
+    connection_idle_ms_max: Ms = setting(
         600_000, "closed after this silence", kafka="connections.max.idle.ms LONG"
     )
-    in_flight_requests_max: PositiveInt = setting(64, "unanswered ones per connection")
-    receive_stalled_ms_max: PositiveInt = setting(
+    in_flight_requests_max: Count = setting(64, "unanswered ones per connection")
+    receive_stalled_ms_max: Ms = setting(
         30_000, "a client that stops inside a request for so long is disconnected"
     )
-    send_stalled_ms_max: PositiveInt = setting(
+    send_stalled_ms_max: Ms = setting(
         30_000, "a client that reads nothing for so long is disconnected"
     )
-    shutdown_ms_max: PositiveInt = setting(10_000, "longest a stop waits for answers")
+    shutdown_ms_max: Ms = setting(10_000, "longest a stop waits for answers")
 
 
 class StorageConfig(Section):
@@ -85,20 +83,16 @@ class StorageConfig(Section):
         "fsync before each answer (always), every so often (interval:MS), or never",
         value="always|interval:MS|never",
     )
-    segment_bytes: SegmentBytes = setting(
-        ByteSize(128 * MIB), "size of a log segment file, 2 GiB at most"
-    )
-    commit_bytes_max: CommitBytes = setting(
-        ByteSize(32 * MIB), "most bytes in one commit, 1 GiB at most"
-    )
+    segment_bytes: SegmentBytes = setting(mib(128), "size of a log segment file, 2 GiB at most")
+    commit_bytes_max: CommitBytes = setting(mib(32), "most bytes in one commit, 1 GiB at most")
     disk_free_bytes_min: Bytes = setting(
-        ByteSize(256 * MIB), "below this much free disk, produces are refused"
+        mib(256), "below this much free disk, produces are refused"
     )
-    rows_cached_max: PositiveInt = setting(125_000, "rows of a kind cached in memory")
-    rows_cache_bytes: Bytes = setting(ByteSize(32 * MIB), "RocksDB block cache")
-    rows_flush_bytes: Bytes = setting(ByteSize(32 * MIB), "rows in memory till a flush")
-    rows_flush_ms_max: PositiveInt = setting(30_000, "longest time between flushes")
-    keeper_period_ms: PositiveInt = setting(1000, "time between housekeeping rounds")
+    rows_cached_max: Count = setting(125_000, "rows of a kind cached in memory")
+    rows_cache_bytes: Bytes = setting(mib(32), "RocksDB block cache")
+    rows_flush_bytes: Bytes = setting(mib(32), "rows in memory till a flush")
+    rows_flush_ms_max: Ms = setting(30_000, "longest time between flushes")
+    keeper_period_ms: Ms = setting(1000, "time between housekeeping rounds")
 
 
 class ClusterConfig(Section):
@@ -117,7 +111,7 @@ class ClusterConfig(Section):
     shards: Annotated[int, Field(gt=0, le=100_000)] = setting(
         64, "partitions of the data topic; never changes"
     )
-    workers: PositiveInt = setting(1, "processes, on ports from the listen address's on")
+    workers: Count = setting(1, "processes, on ports from the listen address's on")
     kafka_config: Path | None = setting(
         None, "client settings for the cluster (librdkafka's names), for TLS and SASL"
     )
@@ -126,12 +120,10 @@ class ClusterConfig(Section):
     session_ms: Annotated[int, Field(ge=6000, le=1_800_000)] = setting(
         6000, "silence of a worker after which others take its shards"
     )
-    delivery_ms_max: PositiveInt = setting(20_000, "longest wait for the cluster to take a record")
-    data_message_bytes_max: MessageBytes = setting(
-        ByteSize(10 * MIB), "max.message.bytes of the data topic"
-    )
-    publish_ms: PositiveInt = setting(10_000, "time between publications of rows")
-    publish_rows_max: PositiveInt = setting(
+    delivery_ms_max: Ms = setting(20_000, "longest wait for the cluster to take a record")
+    data_message_bytes_max: MessageBytes = setting(mib(10), "max.message.bytes of the data topic")
+    publish_ms: Ms = setting(10_000, "time between publications of rows")
+    publish_rows_max: Count = setting(
         25_000, "changed rows that wait for a publication, over all shards"
     )
     drain_ms_max: NonNegativeInt = setting(
@@ -147,7 +139,7 @@ class QueuesConfig(Section):
     auto_create: bool = setting(
         True, "create a queue at its first record or look-up", kafka="auto.create.topics.enable"
     )
-    partitions_default: PositiveInt = setting(
+    partitions_default: Count = setting(
         1, "partitions of a queue created so", kafka="num.partitions"
     )
     partitions_max: Partitions = setting(10_000, "most partitions one queue may have")
@@ -159,7 +151,7 @@ class QueuesConfig(Section):
         "least time between two looks at a queue's retention, a day at most",
         kafka="log.retention.check.interval.ms LONG",
     )
-    compaction_check_ms: PositiveInt = setting(15_000, "time between looks for queues to compact")
+    compaction_check_ms: Ms = setting(15_000, "time between looks for queues to compact")
 
 
 class LimitsConfig(Section):
@@ -168,28 +160,28 @@ class LimitsConfig(Section):
     TITLE: ClassVar = "Limits"
 
     fetch_bytes_max: Bytes = setting(
-        ByteSize(55 * MIB), "most bytes one fetch returns", kafka="fetch.max.bytes"
+        mib(55), "most bytes one fetch returns", kafka="fetch.max.bytes"
     )
-    fetch_sessions_max: PositiveInt = setting(1000, "fetch sessions kept")
-    fetch_session_partitions_max: PositiveInt = setting(
+    fetch_sessions_max: Count = setting(1000, "fetch sessions kept")
+    fetch_session_partitions_max: Count = setting(
         1_000_000, "partitions kept in all fetch sessions together"
     )
-    share_sessions_max: PositiveInt = setting(2000, "share sessions kept")
+    share_sessions_max: Count = setting(2000, "share sessions kept")
     frame_bytes_max: CommitBytes = setting(
-        ByteSize(100 * MIB),
+        mib(100),
         "largest request accepted, 1 GiB at most",
         kafka="socket.request.max.bytes",
     )
-    request_elements_max: PositiveInt = setting(
+    request_elements_max: Count = setting(
         250_000,
         "topics, partitions and the like in one request: a consumer of 100,000 queues of one"
         " partition names 200,000",
     )
     request_bytes_buffered_max: Bytes = setting(
-        ByteSize(512 * MIB), "requests held in memory, over all connections"
+        mib(512), "requests held in memory, over all connections"
     )
     answer_bytes_buffered_max: Bytes = setting(
-        ByteSize(512 * MIB), "answers held in memory, over all connections"
+        mib(512), "answers held in memory, over all connections"
     )
 
 
@@ -198,15 +190,15 @@ class ClassicConfig(Section):
 
     TITLE: ClassVar = "Groups"
 
-    offset_metadata_bytes_max: PositiveInt = setting(
+    offset_metadata_bytes_max: Count = setting(
         4096, "metadata of a commit", kafka="offset.metadata.max.bytes"
     )
-    offsets_retention_minutes: PositiveInt = setting(
+    offsets_retention_minutes: Count = setting(
         7 * 24 * 60,
         "how long a group's offsets are kept once nobody uses them",
         kafka="offsets.retention.minutes",
     )
-    offsets_check_ms: PositiveInt = setting(
+    offsets_check_ms: Ms = setting(
         600_000,
         "time between looks for such offsets",
         kafka="offsets.retention.check.interval.ms LONG",
@@ -216,16 +208,16 @@ class ClassicConfig(Section):
         "wait for more members before a new group's first rebalance",
         kafka="group.initial.rebalance.delay.ms",
     )
-    group_session_ms_min: PositiveInt = setting(
+    group_session_ms_min: Ms = setting(
         6000, "shortest session of a member", kafka="group.min.session.timeout.ms"
     )
-    group_session_ms_max: PositiveInt = setting(
+    group_session_ms_max: Ms = setting(
         1_800_000, "longest session of a member", kafka="group.max.session.timeout.ms"
     )
-    groups_joined_max: PositiveInt = setting(
+    groups_joined_max: Count = setting(
         100_000, "groups with members, or being joined, of one shard"
     )
-    group_members_max: PositiveInt = setting(10_000, "members of one group", kafka="group.max.size")
+    group_members_max: Count = setting(10_000, "members of one group", kafka="group.max.size")
 
 
 class ProducersConfig(Section):
@@ -234,22 +226,22 @@ class ProducersConfig(Section):
     TITLE: ClassVar = "Producers and transactions"
     NAMES_ARE_KAFKAS: ClassVar = True
 
-    transaction_max_timeout_ms: PositiveInt = setting(
+    transaction_max_timeout_ms: Ms = setting(
         900_000, "longest timeout that a transactional producer may ask for"
     )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: PositiveInt = setting(
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Ms = setting(
         10_000, "time between looks for transactions that are open for too long"
     )
-    transactional_id_expiration_ms: PositiveInt = setting(
+    transactional_id_expiration_ms: Ms = setting(
         604_800_000, "how long a transactional id is kept that nobody uses"
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: PositiveInt = setting(
+    transaction_remove_expired_transaction_cleanup_interval_ms: Ms = setting(
         3_600_000, "time between looks for such ids"
     )
-    producer_id_expiration_ms: PositiveInt = setting(
+    producer_id_expiration_ms: Ms = setting(
         86_400_000, "how long a queue remembers an idempotent producer"
     )
-    producer_id_expiration_check_interval_ms: PositiveInt = setting(
+    producer_id_expiration_check_interval_ms: Ms = setting(
         600_000, "time between looks for such producers"
     )
 
@@ -280,7 +272,7 @@ class MetricsConfig(Section):
         None, "queues that have series of their own: an expression (RE2) of names", value="REGEX"
     )
     metrics_groups: str | None = setting(None, "the same of groups", value="REGEX")
-    metrics_series_max: PositiveInt = setting(10_000, "most series of single queues and groups")
+    metrics_series_max: Count = setting(10_000, "most series of single queues and groups")
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "least severe event that is logged"
     )

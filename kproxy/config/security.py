@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, NonNegativeInt
 
-from kproxy.config.setting import Section, setting
+from kproxy.config.setting import Ms, Section, setting
 
 
 def _joined(given: Any) -> Any:
@@ -36,7 +36,7 @@ class SecurityConfig(Section):
     allow_everyone_if_no_acl_found: bool = setting(
         False, "resources that no access rule names are everybody's"
     )
-    login_ms_max: PositiveInt = setting(
+    login_ms_max: Ms = setting(
         10_000, "longest that a TLS handshake may take, and a login behind it"
     )
     connections_max_reauth_ms: NonNegativeInt = setting(

@@ -6,7 +6,7 @@ value, DescribeConfigs and docs/settings.md all come from it.
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, Field
+from pydantic import BaseModel, BeforeValidator, ByteSize, Field, PositiveInt
 
 MIB = 1 << 20
 
@@ -18,6 +18,12 @@ def _whole_bytes(value: Any) -> Any:
 
 Bytes = Annotated[ByteSize, BeforeValidator(_whole_bytes), Field(gt=0)]
 CommitBytes = Annotated[Bytes, Field(le=1024 * MIB)]
+Count = PositiveInt
+Ms = PositiveInt
+
+
+def mib(count: int) -> ByteSize:
+    return ByteSize(count * MIB)
 
 
 def setting(default: Any, meaning: str, *, value: str = "", kafka: str = "") -> Any:

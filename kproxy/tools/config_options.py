@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from pydantic import ByteSize
 
-from kproxy.config.server import FIELDS, SECTIONS, Config, load
+from kproxy.config.server import ENV_PREFIX, FIELDS, SECTIONS, Config, load
+from kproxy.tools.options import path
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -82,11 +83,15 @@ def default(name: str) -> str:
     return "" if value is None else str(value)
 
 
+data_dir_option = path(
+    "--data-dir", default=FIELDS["data_dir"].default, show_default=True,
+    envvar=f"{ENV_PREFIX}DATA_DIR", help="the data directory of the kproxy to ask",
+)  # fmt: skip
 config_file = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    envvar="KPROXY_CONFIG",
+    envvar=f"{ENV_PREFIX}CONFIG",
     help="TOML file of settings, named as the flags with _ for -",
 )
 
