@@ -65,6 +65,7 @@ DYNAMIC = {
     "shard_catching_up": "info", "shard_rebuilding": "info",
 }  # fmt: skip
 """Events whose names are handed to the code that logs them, and their levels."""
+_LOGS = re.compile(r"get_logger|\.warn\(")
 _LEVELS = {"exception": "error", "warn": "warning"}
 """The levels of methods that are not called as theirs."""
 
@@ -80,8 +81,9 @@ def _names(argument: ast.expr) -> Iterator[str]:
 def levels_of_events() -> dict[str, set[str]]:
     """Return the levels of each event that the source logs."""
     found = {name: {level} for name, level in DYNAMIC.items()}
-    for path in (ROOT / "kproxy").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    sources = (path.read_text() for path in (ROOT / "kproxy").rglob("*.py"))
+    for source in (one for one in sources if _LOGS.search(one)):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 of, method = ast.unparse(node.func.value), node.func.attr
                 logs = of in ("_log", "structlog.get_logger()") or method == "warn"
@@ -142,7 +144,7 @@ def _rows(name: str, command: Any) -> Iterator[tuple[str, str]]:
 
 
 def _server_settings() -> list[str]:
-    from kproxy.config.server import FIELDS, SECTIONS
+    from kproxy.config.server import FIELDS, SECTIONS, title_of
     from kproxy.tools.config_options import default, metavar
 
     lines = []
@@ -155,8 +157,25 @@ def _server_settings() -> list[str]:
                     form = ""
                 rows.append((f"`{f'{flag} {form}'.strip()}`", default(name), _bounds(FIELDS[name]),
                              marked(FIELDS[name].description or "")))  # fmt: skip
-        lines += ["", f"### {section.TITLE}", "", *table("flag | default | bounds | meaning", rows)]
+        lines += [
+            "",
+            f"### {title_of(section)}",
+            "",
+            *table("flag | default | bounds | meaning", rows),
+        ]
     return [*lines, ""]
+
+
+def _listener_settings() -> list[str]:
+    from kproxy.config.listeners import ListenerConfig
+
+    rows = []
+    for name, field in ListenerConfig.model_fields.items():
+        form = str(field.annotation)
+        words = re.findall(r"'([\w-]+)'", form) if "Literal" in form else []
+        shown = "" if field.is_required() or field.default in (None, ()) else str(field.default)
+        rows.append((f"`{name}`", shown, ", ".join(words), marked(field.description or "")))
+    return table("setting | default | values | meaning", rows)
 
 
 def _bounds(field: Any) -> str:
@@ -202,8 +221,8 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "metrics.md": {"series": _of_worker, "selected series": _selected},
     "events.md": {"events": _events},
     "security.md": {"requests": _apis},
-    "settings.md": {"server": _server_settings, "queues": _queue_settings,
-                    "groups": _group_settings},
+    "settings.md": {"server": _server_settings, "listeners": _listener_settings,
+                    "queues": _queue_settings, "groups": _group_settings},
     "tools.md": {"commands": _commands},
 }  # fmt: skip
 """The tables of each page, by the names in their markers."""

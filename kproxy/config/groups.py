@@ -18,10 +18,9 @@ _LEAST, _SHORTEST, _LONGEST = (
 )
 
 
-class ConsumerGroupsConfig(Section):
+class ConsumerGroupsConfig(Section, title="Consumer groups (KIP-848)"):
     """Groups of the consumer protocol."""
 
-    TITLE: ClassVar = "Consumer groups (KIP-848)"
     NAMES_ARE_KAFKAS: ClassVar = True
 
     group_consumer_session_ms: Ms = setting(
@@ -43,10 +42,9 @@ class ConsumerGroupsConfig(Section):
     group_consumer_max_assignment_interval_ms: NonNegativeInt = setting(15_000, _LONGEST)
 
 
-class ShareGroupsConfig(Section):
+class ShareGroupsConfig(Section, title="Share groups (KIP-932)"):
     """Share groups, and their dead letters."""
 
-    TITLE: ClassVar = "Share groups (KIP-932)"
     NAMES_ARE_KAFKAS: ClassVar = True
 
     group_share_max_size: Count = setting(200, "members of one share group")

@@ -39,10 +39,8 @@ MessageBytes = Annotated[Bytes, Field(ge=1000, le=1_000_000_000)]
 Partitions = Annotated[int, Field(gt=0, lt=1 << 30)]  # as `virtual.rows.queues.HIDDEN`
 
 
-class NetworkConfig(Section):
+class NetworkConfig(Section, title="Network"):
     """Clients' connections."""
-
-    TITLE: ClassVar = "Network"
 
     listen: Address = setting(
         "127.0.0.1:9092", "address to accept connections on", value="HOST:PORT"
@@ -72,10 +70,8 @@ class NetworkConfig(Section):
     shutdown_ms_max: Ms = setting(10_000, "longest a stop waits for answers")
 
 
-class StorageConfig(Section):
+class StorageConfig(Section, title="Storage"):
     """The data directory."""
-
-    TITLE: ClassVar = "Storage"
 
     data_dir: Path = setting(Path("data"), "directory that holds all queues", value="DIR")
     sync: Annotated[str, AfterValidator(_sync)] = setting(
@@ -95,10 +91,8 @@ class StorageConfig(Section):
     keeper_period_ms: Ms = setting(1000, "time between housekeeping rounds")
 
 
-class ClusterConfig(Section):
+class ClusterConfig(Section, title="Cluster"):
     """The Kafka cluster, and the workers on it."""
-
-    TITLE: ClassVar = "Cluster"
 
     bootstrap_servers: str | None = setting(
         None,
@@ -131,10 +125,8 @@ class ClusterConfig(Section):
     )
 
 
-class QueuesConfig(Section):
+class QueuesConfig(Section, title="Queues"):
     """Queues that set nothing themselves."""
-
-    TITLE: ClassVar = "Queues"
 
     auto_create: bool = setting(
         True, "create a queue at its first record or look-up", kafka="auto.create.topics.enable"
@@ -154,10 +146,8 @@ class QueuesConfig(Section):
     compaction_check_ms: Ms = setting(15_000, "time between looks for queues to compact")
 
 
-class LimitsConfig(Section):
+class LimitsConfig(Section, title="Limits"):
     """Bounds of requests and of memory."""
-
-    TITLE: ClassVar = "Limits"
 
     fetch_bytes_max: Bytes = setting(
         mib(55), "most bytes one fetch returns", kafka="fetch.max.bytes"
@@ -185,10 +175,8 @@ class LimitsConfig(Section):
     )
 
 
-class ClassicConfig(Section):
+class ClassicConfig(Section, title="Groups"):
     """Groups, and the classic protocol."""
-
-    TITLE: ClassVar = "Groups"
 
     offset_metadata_bytes_max: Count = setting(
         4096, "metadata of a commit", kafka="offset.metadata.max.bytes"
@@ -220,10 +208,9 @@ class ClassicConfig(Section):
     group_members_max: Count = setting(10_000, "members of one group", kafka="group.max.size")
 
 
-class ProducersConfig(Section):
+class ProducersConfig(Section, title="Producers and transactions"):
     """Producers, transactions, and how long they are remembered."""
 
-    TITLE: ClassVar = "Producers and transactions"
     NAMES_ARE_KAFKAS: ClassVar = True
 
     transaction_max_timeout_ms: Ms = setting(
@@ -246,10 +233,8 @@ class ProducersConfig(Section):
     )
 
 
-class MetricsConfig(Section):
+class MetricsConfig(Section, title="Metrics and logs"):
     """The endpoint for HTTP, and the log."""
-
-    TITLE: ClassVar = "Metrics and logs"
 
     http_listen: Annotated[str, AfterValidator(_http_address)] | None = setting(
         None,

@@ -1,7 +1,7 @@
 """Settings of who may what; `kproxy.config.server` has the rest."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, NonNegativeInt
 
@@ -22,10 +22,8 @@ def _principals(text: str) -> str:
     return text
 
 
-class SecurityConfig(Section):
+class SecurityConfig(Section, title="Security"):
     """Names as Kafka's brokers have them."""
-
-    TITLE: ClassVar = "Security"
 
     authorizer: Literal["none", "acl"] = setting(
         "none", "acl: access rules say who may what; none: anybody may do anything"

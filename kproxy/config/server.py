@@ -13,18 +13,9 @@ from typing import Any, NamedTuple, Self
 from pydantic import ByteSize, ConfigDict, ValidationError, model_validator
 
 from kproxy.common.errors import BadConfig
+from kproxy.config import sections
 from kproxy.config.groups import ConsumerGroupsConfig, ShareGroupsConfig
 from kproxy.config.listeners import ListenerConfig, split_address, together
-from kproxy.config.sections import (
-    ClassicConfig,
-    ClusterConfig,
-    LimitsConfig,
-    MetricsConfig,
-    NetworkConfig,
-    ProducersConfig,
-    QueuesConfig,
-    StorageConfig,
-)
 from kproxy.config.security import SecurityConfig
 from kproxy.config.setting import Section
 from kproxy.log.sync import Sync
@@ -44,8 +35,9 @@ class BrokerSetting(NamedTuple):
 
 
 class Config(
-    NetworkConfig, StorageConfig, ClusterConfig, QueuesConfig, LimitsConfig, SecurityConfig,
-    ClassicConfig, ConsumerGroupsConfig, ShareGroupsConfig, ProducersConfig, MetricsConfig,
+    sections.NetworkConfig, sections.StorageConfig, sections.ClusterConfig, sections.QueuesConfig,
+    sections.LimitsConfig, SecurityConfig, sections.ClassicConfig, ConsumerGroupsConfig,
+    ShareGroupsConfig, sections.ProducersConfig, sections.MetricsConfig,
 ):  # fmt: skip
     """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
 
@@ -145,6 +137,12 @@ class Config(
 
 
 _KINDS = {bool: BOOLEAN, int: INT, ByteSize: INT, str: STRING}
+
+
+def title_of(section: type[Section]) -> str:
+    return section.model_config["title"] or ""
+
+
 SECTIONS: tuple[type[Section], ...] = Config.__bases__
 FIELDS = {
     name: field

@@ -37,8 +37,7 @@ def setting(default: Any, meaning: str, *, value: str = "", kafka: str = "") -> 
 
 
 class Section(BaseModel):
-    """Settings that stand together in the help."""
+    """Settings that stand together in the help, under the title of the class."""
 
-    TITLE: ClassVar[str]
     NAMES_ARE_KAFKAS: ClassVar[bool] = False
     """Whether each is a setting of Kafka's brokers, with `_` for `.`."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from pydantic import ByteSize
 
-from kproxy.config.server import ENV_PREFIX, FIELDS, SECTIONS, Config, load
+from kproxy.config.server import ENV_PREFIX, FIELDS, SECTIONS, Config, load, title_of
 from kproxy.tools.options import path
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -21,15 +21,15 @@ class GroupedCommand(click.Command):
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
                 lines.setdefault(section(parameter.name or ""), []).append(line)
-        for title in ("Options", *(one.TITLE for one in SECTIONS)):
+        for title in ("Options", *map(title_of, SECTIONS)):
             with formatter.section(title):
                 formatter.write_dl(lines.get(title, []))
 
 
 def section(name: str) -> str:
     """Return the section of the help that a setting is in; `Options` for all else."""
-    found = (one.TITLE for one in SECTIONS if name in FIELDS and name in one.model_fields)
-    return next(found, "Options")
+    found = (one for one in SECTIONS if name in FIELDS and name in one.model_fields)
+    return next(map(title_of, found), "Options")
 
 
 def metavar(name: str) -> str:
