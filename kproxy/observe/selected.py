@@ -10,9 +10,7 @@ groups that it coordinates. Lag is given where it has both; the dashboard joins 
 tell.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from concurrent.futures import TimeoutError as TooLate
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
@@ -20,9 +18,9 @@ from typing import Any, NamedTuple
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kproxy.common.counters import Series
-from kproxy.common.errors import KafkaError
 from kproxy.groups.assigning.regex import compiled
 from kproxy.loop.pace import Pace, lots
+from kproxy.observe.on_loop import OnLoop
 from kproxy.shard.shard import Shard
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
@@ -63,38 +61,24 @@ class Line(NamedTuple):
     value: float
 
 
-class Selected:
+class Selected(OnLoop):
     """The selected series of one worker. `collect` is called on the scraping thread."""
 
     def __init__(self, queues: str | None, groups: str | None, series_max: int) -> None:
         """Compile the expressions. Raises KafkaError: an expression is not one."""
+        super().__init__()
         self._queues: Any = None if queues is None else compiled(queues)
         self._groups: Any = None if groups is None else compiled(groups)
         self._series_max = series_max
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._names: tuple[float, list[str]] = (-NAMES_S, [])
         self._of_groups: tuple[float, list[str]] = (-NAMES_S, [])
         self._left = 0
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the worker's loop: the rows are read there."""
-        self._loop = loop
-
     def collect(self, worker: Worker) -> Iterator[Metric]:
-        assert self._loop is not None
-        gathering = asyncio.run_coroutine_threadsafe(self.gather(worker), self._loop)
-        lines: list[Line] = []
-        whole = False
-        try:
-            lines = gathering.result(_WAIT_S)
-            whole = True
-        except TooLate:
-            gathering.cancel()
-        except (KafkaError, RuntimeError):
-            pass  # a shard was given up meanwhile, or the loop has ended
-        yield from _families(lines)
+        lines = self.gathered(lambda: self.gather(worker), _WAIT_S)
+        yield from _families(lines or [])
         dropped = max(0, self._left)
-        yield _gauge(_COMPLETE, [((), float(whole and not dropped))])
+        yield _gauge(_COMPLETE, [((), float(lines is not None and not dropped))])
         yield _gauge(_DROPPED, [((), dropped)])
 
     # -- on the worker's loop
