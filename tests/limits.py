@@ -212,8 +212,7 @@ FIXED: dict[str, str] = {
         handlers.access.quotas._TOLD_MAX common.logs._TEXT_MAX common.logs._TOLD_CLIENTS_MAX
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
-        tools.changes._SHOWN_MAX tools.records.input._DIGITS_MAX tools.check._SHOWN_MAX
-        tools.commands._LIMIT tools.records.produce._SHOWN_MAX
+        tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX

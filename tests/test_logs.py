@@ -1,17 +1,15 @@
 """Log lines: what a client sent is text in them and nothing else."""
 
-import ast
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 import structlog
 
 from kproxy.common.logs import OF_ALL, OF_CLIENT, Floods
+from tests.documents import DYNAMIC, levels_of_events
 from tests.harness import ROOT
 
 CODE = r"""
@@ -210,15 +208,6 @@ def test_the_audit_is_bounded_of_one_client_and_hides_nobody(name: str) -> None:
     assert left[name].most() == {"User:a 10.0.0.1": 4800}
 
 
-DYNAMIC = {
-    "client_does_not_read", "client_left", "client_stopped_inside_a_request", "connection_idle",
-    "connection_pushed_out", "dead_letters_dropped", "dead_letters_refused", "dead_letters_wait",
-    "login_pushed_out", "records_archived", "route_held_back", "route_not_read",
-    "route_passed_over", "route_waits", "shard_catching_up", "shard_rebuilding",
-}  # fmt: skip
-"""Names that are handed to who logs them."""
-
-
 NOT_ASKED = {
     "admin_command", "backup_staged", "catalogue_read_again", "counters", "drained", "draining",
     "events_suppressed", "garbage_found", "http_ready", "joined", "kafka_reachable",
@@ -231,36 +220,8 @@ NOT_ASKED = {
 
 def test_events_of_requests_are_bounded() -> None:
     """FAULT: changes of users, rules and quotas could fill the disk."""
-    assert logged_names("info") <= NOT_ASKED | OF_CLIENT.keys() | OF_ALL | DYNAMIC
-
-
-def _names(argument: ast.expr) -> Iterator[str]:
-    if isinstance(argument, ast.Constant):
-        yield argument.value
-    elif isinstance(argument, ast.IfExp):
-        yield from _names(argument.body)
-        yield from _names(argument.orelse)
-
-
-def logged_names(level: str = "") -> set[str]:
-    """Return the names of all events in the source; those of a level."""
-    found = set(DYNAMIC)
-    for path in (ROOT / "kproxy").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                of = ast.unparse(node.func.value)
-                if level and node.func.attr != level:
-                    continue
-                if of in ("_log", "structlog.get_logger()") and node.args:
-                    found |= set(_names(node.args[0]))
-    return found
-
-
-def test_the_documentation_lists_each_event() -> None:
-    text = (ROOT / "docs" / "events.md").read_text()
-    listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    assert listed == sorted(set(listed))
-    assert set(listed) == logged_names()
+    told = {name for name, levels in levels_of_events().items() if "info" in levels}
+    assert told <= NOT_ASKED | OF_CLIENT.keys() | OF_ALL | DYNAMIC.keys()
 
 
 @pytest.mark.parametrize("name", sorted(DYNAMIC))

@@ -1,12 +1,16 @@
 """The counters of a worker. To count is one addition to a plain integer: 0.05 µs.
 
-To add a counter, name it in `__slots__` and add to it where the thing happens. `kproxy.observe`
-reads them for `/metrics`, on another thread, and SIGUSR1 has them logged.
+A counter is one line of `Counters`, and an addition where the thing happens. `kproxy.observe`
+reads them for `/metrics`, on another thread, SIGUSR1 has them logged, and docs/metrics.md follows.
 """
 
+# ruff: noqa: RUF009 - _told and its like return fields
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 APIS = 100
 """More than the highest API key."""
@@ -62,71 +66,154 @@ class Busiest:
         return sorted(self.amounts.items(), key=lambda item: -item[1])[:count]
 
 
+class Series(NamedTuple):
+    """A series of `/metrics`, without its values."""
+
+    name: str
+    kind: str
+    """One of counter, gauge and histogram."""
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The name as Prometheus has it."""
+        return f"kproxy_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+
+def _told(made: Any, meaning: str, name: str = "", kind: str = "counter", *labels: str) -> Any:
+    """Return a field of `Counters` that is a series; `name`: where it is not the field's own."""
+    return field(default_factory=made, metadata={"series": Series(name, kind, meaning, labels)})
+
+
+def _total(meaning: str, name: str = "") -> Any:
+    return _told(int, meaning, name)
+
+
+def _by(labels: str, meaning: str, name: str = "") -> Any:
+    return _told(Counter, meaning, name, "counter", *labels.split())
+
+
+def _seconds(name: str, bounds: tuple[float, ...], meaning: str) -> Any:
+    return _told(lambda: Histogram(bounds), meaning, name, "histogram")
+
+
+@dataclass(slots=True)
 class Counters:
-    """Totals since the start of the process."""
+    """Totals since the start of the process. A field without a meaning is no series."""
 
-    __slots__ = (
-        "answered", "batches_not_compacted", "busy_groups", "busy_in", "busy_out", "certificates",
-        "compaction_passes", "connections", "connections_ended", "connections_open", "dead_letters",
-        "dead_letters_blocked",
-        "dead_letters_dropped", "dead_letters_refused", "expired_at_once", "failed",
-        "fetched_bytes", "fetched_records", "garbage_found", "garbage_looks",
-        "handshakes", "logins", "loop_lag",
-        "not_compacted",
-        "produced_bytes", "produced_records", "producers_forgotten", "producers_forgotten_early",
-        "request_bytes", "request_seconds", "requests",
-        "response_bytes", "route_passed_over", "routed",
-        "routes_held_back", "share_accepted", "share_archived", "share_delivered", "share_rejected",
-        "share_released", "share_timed_out", "takeover_seconds", "throttled", "unroutable",
-        "writes",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.connections_open = 0
-        self.connections_ended: Counter[str] = Counter()  # by why kproxy ended or refused them
-        self.certificates: dict[str, float] = {}  # when they end, by listener: seconds since 1970
-        self.handshakes: Counter[str] = Counter()  # TLS handshakes, by protocol or "failed"
-        self.logins: Counter[tuple[str, str]] = Counter()  # by mechanism, and in, again or failed
-        self.requests = 0
-        self.request_bytes = 0  # bytes of frames, without their lengths
-        self.response_bytes = 0
-        self.answered = [0] * APIS  # requests answered without an error, by API key
-        self.failed: Counter[tuple[int, int]] = Counter()  # others, by API key and first error
-        self.request_seconds = {key: Histogram() for key in TIMED}
-        self.busy_in = Busiest()  # bytes by queue, of one Produce in `TIMED_EVERY` requests
-        self.busy_out = Busiest()  # the same of Fetch
-        self.busy_groups = Busiest()  # commits
-        self.produced_bytes = 0  # bytes of batches, taken for the log
-        self.produced_records = 0
-        self.producers_forgotten = 0  # by partitions, as they were not used for long
-        self.producers_forgotten_early = 0  # for there were too many: below level 8 alone
-        self.fetched_bytes = 0  # bytes of batches, in answers to Fetch and ShareFetch
-        self.fetched_records = 0  # offsets of Fetch, acquired records of ShareFetch
-        self.garbage_found = 0  # objects in cycles that were old: somebody should have cut them
-        self.garbage_looks = 0  # at old objects
-        self.loop_lag = Histogram((0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
-        self.takeover_seconds = Histogram((0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800))
-        self.batches_not_compacted = 0  # that stay as they are, each time that a pass comes by
-        self.compaction_passes = 0
-        self.dead_letters = 0  # records that went into dead-letter queues
-        self.dead_letters_blocked = 0  # times that a share partition's had to wait for theirs
-        self.dead_letters_dropped = 0  # records: their queue, or that it gets any, is gone
-        self.dead_letters_refused = 0  # records that were archived without: too many wait
-        self.not_compacted = 0  # partitions with a batch that cannot be read
-        self.route_passed_over = 0  # records that a route could not look at, or pass on
-        self.expired_at_once = 0  # records taken that are older than their queue keeps them
-        self.routed = 0  # records that were passed on to other queues, unroutable ones among them
-        self.routes_held_back = 0  # times that a route had to wait
-        self.share_accepted = 0  # records, as all of these: members of share groups accepted them
-        self.share_archived: Counter[str] = Counter()  # by cause: nobody is given them any more
-        self.share_delivered = 0  # each time that they were given
-        self.share_rejected = 0
-        self.share_released = 0  # members gave them back
-        self.share_timed_out = 0  # members held them for too long
-        self.throttled: Counter[str] = Counter()  # times that a client was to wait, by quota
-        self.unroutable = 0  # records that have no queue to go to
-        self.writes = 0  # to clients: a connection's answers of a turn of the loop are one
+    requests: int = 0
+    writes: int = 0
+    """The writes to clients: a connection's answers of a turn of the loop are one."""
+    routes_held_back: int = 0
+    """Times that a route had to wait."""
+    answered: list[int] = field(default_factory=lambda: [0] * APIS)
+    """Requests answered without an error, by API key."""
+    busy_in: Busiest = field(default_factory=Busiest)
+    """Bytes by queue, of one Produce in `TIMED_EVERY` requests."""
+    busy_out: Busiest = field(default_factory=Busiest)
+    """The same of Fetch."""
+    busy_groups: Busiest = field(default_factory=Busiest)
+    """Commits by group."""
+    failed: Counter[tuple[int, int]] = _by(
+        "api code",
+        "requests answered, by API and the first error in the answer, NONE without one",
+        "requests",
+    )
+    """The requests that are not in `answered`, by API key and first error."""
+    request_seconds: dict[int, Histogram] = _told(
+        lambda: {key: Histogram() for key in TIMED},
+        "time of requests of the eight hot APIs, without waits for records; of Produce every 17th"
+        " request is timed",
+        "request_seconds",
+        "histogram",
+        "api",
+    )
+    request_bytes: int = _total("bytes of requests")
+    response_bytes: int = _total("bytes of answers")
+    produced_bytes: int = _total("bytes of batches that were taken for the log")
+    produced_records: int = _total("records in batches that were taken for the log")
+    fetched_bytes: int = _total("bytes of batches in answers to Fetch and ShareFetch")
+    fetched_records: int = _total(
+        "records in answers: offsets of Fetch, acquired records of ShareFetch"
+    )
+    connections_open: int = _told(int, "connections that are open", "connections", "gauge")
+    connections: int = _total("connections ever", "connections_accepted")
+    connections_ended: Counter[str] = _by(
+        "outcome",
+        "connections that kproxy ended or refused: limit, idle, stalled, malformed, login, failed,"
+        " superseded",
+    )
+    """The keys are events that say why."""
+    logins: Counter[tuple[str, str]] = _by(
+        "mechanism outcome", "logins of clients: in, again, failed"
+    )
+    throttled: Counter[str] = _by("quota", "times that a client was to wait, by the quota's name")
+    handshakes: Counter[str] = _by(
+        "protocol", "TLS handshakes by protocol, or failed", "tls_handshakes"
+    )
+    certificates: dict[str, float] = _told(
+        dict,
+        "end of a listener's certificate, in seconds since 1970",
+        "certificate_expires_seconds",
+        "gauge",
+        "listener",
+    )
+    loop_lag: Histogram = _seconds(
+        "loop_lag_seconds",
+        (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+        "seconds by which the event loop is late, looked at twice a second",
+    )
+    takeover_seconds: Histogram = _seconds(
+        "takeover_seconds",
+        (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
+        "seconds from the assignment of a shard, or its loss, until it is served",
+    )
+    dead_letters: int = _total("records that went into dead-letter queues")
+    dead_letters_blocked: int = _total("times that dead letters had to wait for their queue")
+    dead_letters_dropped: int = _total("dead letters whose queue, or that it gets any, is gone")
+    dead_letters_refused: int = _total("records archived without a dead letter: too many wait")
+    share_delivered: int = _total(
+        "records given to members of share groups, each time that they were"
+    )
+    share_accepted: int = _total("records that members of share groups accepted")
+    share_released: int = _total("records that members of share groups gave back")
+    share_rejected: int = _total("records that members of share groups rejected")
+    share_timed_out: int = _total("records that members of share groups held for too long")
+    share_archived: Counter[str] = _by(
+        "cause",
+        "records that nobody is given any more: rejected; delivery_limit, given as often as may be;"
+        " gap, a member found nothing there; hole, compacted away or aborted",
+    )
+    routed: int = _total("records that were passed on to other queues, unroutable ones among them")
+    route_passed_over: int = _total(
+        "records that a route could not look at, that no log takes, or that have no key where the"
+        " filter's queue is compacted: the event route_passed_over says which"
+    )
+    unroutable: int = _total("records that had no queue to go to")
+    garbage_looks: int = _total("looks at old objects for reference cycles")
+    garbage_found: int = _total(
+        "objects that such looks freed: if it grows steadily, kproxy leaves cycles, which is a"
+        " fault of ours"
+    )
+    compaction_passes: int = _total("passes of compaction")
+    batches_not_compacted: int = _total(
+        "batches that passes of compaction left as they are: they would not fit into the log with"
+        " fewer records, or hold too many"
+    )
+    expired_at_once: int = _total(
+        "records that were taken and are older than their queue's retention.ms keeps them:"
+        " retention takes them at its next look"
+    )
+    not_compacted: int = _total("partitions with a batch that cannot be read")
+    producers_forgotten: int = _total(
+        "idempotent producers that a queue forgot, as nobody had used them for"
+        " --producer-id-expiration-ms"
+    )
+    producers_forgotten_early: int = _total(
+        "the same of those that were too many: below level 8 a partition remembers some 1,000, and"
+        " does not know a retry of the others"
+    )
 
     def answer(self, key: int, code: int) -> None:
         """Count an answer to a request of an API; `code`: the first error in the answer, or 0."""
@@ -137,5 +224,12 @@ class Counters:
 
     def values(self) -> dict[str, int]:
         """Return each counter that is one number by its name."""
-        named = {name: getattr(self, name) for name in self.__slots__}
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, int)}
+
+
+def counted() -> Iterator[tuple[str, Series]]:
+    """Yield each field of `Counters` that is a series."""
+    for one in fields(Counters):
+        if (series := one.metadata.get("series")) is not None:
+            yield one.name, series._replace(name=series.name or one.name)

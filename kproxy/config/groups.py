@@ -1,129 +1,90 @@
 """The settings of groups that set nothing themselves, and the bounds of what they may set.
 
-Names are those of Kafka's broker settings, with `_` for `.`: `broker_settings` relies on it. The
-defaults are Kafka's, those of bounds too.
+The defaults are Kafka's, those of bounds too.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt
 
-_OTHER_NAMES = {
-    "group_consumer_session_ms": "group.consumer.session.timeout.ms",
-    "group_consumer_heartbeat_ms": "group.consumer.heartbeat.interval.ms",
-}
+from kproxy.config.setting import Count, Ms, Section, setting
+
 _LockMs = Annotated[int, Field(ge=1, le=3_600_000)]
 _Deliveries = Annotated[int, Field(ge=1, le=25)]
 """A record's deliveries are counted in 5 bits, beside those of the attempt under way."""
 _Locks = Annotated[int, Field(ge=1, le=100_000)]
+_LEAST, _SHORTEST, _LONGEST = (
+    f"{which} one that a group may set" for which in ("least", "shortest", "longest")
+)
 
 
-class GroupsConfig(BaseModel):
-    """The settings of `Config` that groups take their own from."""
+class ConsumerGroupsConfig(Section, title="Consumer groups (KIP-848)"):
+    """Groups of the consumer protocol."""
 
-    group_consumer_session_ms: PositiveInt = Field(
-        45_000, description="session of a member of the consumer protocol (KIP-848)"
-    )
-    group_consumer_min_session_timeout_ms: PositiveInt = Field(
-        45_000, description="shortest one that a group may set"
-    )
-    group_consumer_max_session_timeout_ms: PositiveInt = Field(
-        60_000, description="longest one that a group may set"
-    )
-    group_consumer_heartbeat_ms: PositiveInt = Field(
-        5000, description="time between its heartbeats"
-    )
-    group_consumer_min_heartbeat_interval_ms: PositiveInt = Field(
-        5000, description="shortest one that a group may set"
-    )
-    group_consumer_max_heartbeat_interval_ms: PositiveInt = Field(
-        15_000, description="longest one that a group may set"
-    )
-    group_consumer_assignment_interval_ms: NonNegativeInt = Field(
-        1000, description="least time between two assignments of such a group (KIP-1263)"
-    )
-    group_consumer_min_assignment_interval_ms: NonNegativeInt = Field(
-        0, description="shortest one that a group may set"
-    )
-    group_consumer_max_assignment_interval_ms: NonNegativeInt = Field(
-        15_000, description="longest one that a group may set"
-    )
-    group_share_max_size: PositiveInt = Field(200, description="members of one share group")
-    group_share_session_timeout_ms: PositiveInt = Field(
-        45_000, description="session of a member of a share group (KIP-932)"
-    )
-    group_share_min_session_timeout_ms: PositiveInt = Field(
-        45_000, description="shortest one that a group may set"
-    )
-    group_share_max_session_timeout_ms: PositiveInt = Field(
-        60_000, description="longest one that a group may set"
-    )
-    group_share_heartbeat_interval_ms: PositiveInt = Field(
-        5000, description="time between the heartbeats of such a member"
-    )
-    group_share_min_heartbeat_interval_ms: PositiveInt = Field(
-        5000, description="shortest one that a group may set"
-    )
-    group_share_max_heartbeat_interval_ms: PositiveInt = Field(
-        15_000, description="longest one that a group may set"
-    )
-    group_share_assignment_interval_ms: NonNegativeInt = Field(
-        1000, description="least time between two assignments of a share group"
-    )
-    group_share_min_assignment_interval_ms: NonNegativeInt = Field(
-        0, description="shortest one that a group may set"
-    )
-    group_share_max_assignment_interval_ms: NonNegativeInt = Field(
-        15_000, description="longest one that a group may set"
-    )
-    group_share_record_lock_duration_ms: _LockMs = Field(
-        30_000, description="how long a member of a share group holds a record"
-    )
-    group_share_min_record_lock_duration_ms: _LockMs = Field(
-        15_000, description="shortest one that a group may set"
-    )
-    group_share_max_record_lock_duration_ms: _LockMs = Field(
-        60_000, description="longest one that a group may set"
-    )
-    group_share_delivery_count_limit: _Deliveries = Field(
-        5, description="how often a share group is given a record"
-    )
-    group_share_min_delivery_count_limit: _Deliveries = Field(
-        2, description="least one that a group may set"
-    )
-    group_share_max_delivery_count_limit: _Deliveries = Field(
-        10, description="greatest one that a group may set, 25 at most"
-    )
-    group_share_partition_max_record_locks: _Locks = Field(
-        2000, description="records of a partition that a share group holds or has behind one held"
-    )
-    group_share_min_partition_max_record_locks: _Locks = Field(
-        100, description="least one that a group may set"
-    )
-    group_share_max_partition_max_record_locks: _Locks = Field(
-        4000, description="greatest one that a group may set"
-    )
-    errors_deadletterqueue_topic_name_prefix: str = Field(
-        "dlq.", description="prefix of names of dead-letter queues"
-    )
-    errors_deadletterqueue_auto_create_topics_enable: bool = Field(
-        False, description="create a dead-letter queue at its first record"
-    )
+    NAMES_ARE_KAFKAS: ClassVar = True
 
-    def broker_settings(self) -> dict[str, tuple[bool | int | str, str]]:
-        """Return the settings and what they are, by the names of Kafka's broker settings."""
-        return {
-            _OTHER_NAMES.get(name, name.replace("_", ".")): (
-                getattr(self, name),
-                f"{field.description}"[:1].upper() + f"{field.description}."[1:],
-            )
-            for name, field in GroupsConfig.model_fields.items()
-        }
+    group_consumer_session_ms: Ms = setting(
+        45_000,
+        "session of a member of the consumer protocol (KIP-848)",
+        kafka="group.consumer.session.timeout.ms",
+    )
+    group_consumer_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
+    group_consumer_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
+    group_consumer_heartbeat_ms: Ms = setting(
+        5000, "time between its heartbeats", kafka="group.consumer.heartbeat.interval.ms"
+    )
+    group_consumer_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
+    group_consumer_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
+    group_consumer_assignment_interval_ms: NonNegativeInt = setting(
+        1000, "least time between two assignments of such a group (KIP-1263)"
+    )
+    group_consumer_min_assignment_interval_ms: NonNegativeInt = setting(0, _SHORTEST)
+    group_consumer_max_assignment_interval_ms: NonNegativeInt = setting(15_000, _LONGEST)
 
-    def broker_values(self) -> dict[str, int]:
-        """Return the settings that are numbers."""
-        return {
-            name: value
-            for name, (value, _) in self.broker_settings().items()
-            if isinstance(value, int) and not isinstance(value, bool)
-        }
+
+class ShareGroupsConfig(Section, title="Share groups (KIP-932)"):
+    """Share groups, and their dead letters."""
+
+    NAMES_ARE_KAFKAS: ClassVar = True
+
+    group_share_max_size: Count = setting(200, "members of one share group")
+    group_share_session_timeout_ms: Ms = setting(
+        45_000, "session of a member of a share group (KIP-932)"
+    )
+    group_share_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
+    group_share_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
+    group_share_heartbeat_interval_ms: Ms = setting(
+        5000, "time between the heartbeats of such a member"
+    )
+    group_share_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
+    group_share_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
+    group_share_assignment_interval_ms: NonNegativeInt = setting(
+        1000, "least time between two assignments of a share group"
+    )
+    group_share_min_assignment_interval_ms: NonNegativeInt = setting(0, _SHORTEST)
+    group_share_max_assignment_interval_ms: NonNegativeInt = setting(15_000, _LONGEST)
+    group_share_record_lock_duration_ms: _LockMs = setting(
+        30_000, "how long a member of a share group holds a record"
+    )
+    group_share_min_record_lock_duration_ms: _LockMs = setting(15_000, _SHORTEST)
+    group_share_max_record_lock_duration_ms: _LockMs = setting(60_000, _LONGEST)
+    group_share_delivery_count_limit: _Deliveries = setting(
+        5, "how often a share group is given a record"
+    )
+    group_share_min_delivery_count_limit: _Deliveries = setting(2, _LEAST)
+    group_share_max_delivery_count_limit: _Deliveries = setting(
+        10, "greatest one that a group may set, 25 at most"
+    )
+    group_share_partition_max_record_locks: _Locks = setting(
+        2000, "records of a partition that a share group holds or has behind one held"
+    )
+    group_share_min_partition_max_record_locks: _Locks = setting(100, _LEAST)
+    group_share_max_partition_max_record_locks: _Locks = setting(
+        4000, "greatest one that a group may set"
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "dlq.", "prefix of names of dead-letter queues", value="NAME"
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        False, "create a dead-letter queue at its first record"
+    )

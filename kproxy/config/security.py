@@ -3,7 +3,9 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, NonNegativeInt
+
+from kproxy.config.setting import Ms, Section, setting
 
 
 def _joined(given: Any) -> Any:
@@ -20,17 +22,25 @@ def _principals(text: str) -> str:
     return text
 
 
-class SecurityConfig(BaseModel):
+class SecurityConfig(Section, title="Security"):
     """Names as Kafka's brokers have them."""
 
-    authorizer: Literal["none", "acl"] = Field(
-        "none", description="acl: access rules say who may what; none: anybody may do anything"
+    authorizer: Literal["none", "acl"] = setting(
+        "none", "acl: access rules say who may what; none: anybody may do anything"
     )
-    super_users: Annotated[str, BeforeValidator(_joined), AfterValidator(_principals)] = Field(
-        "", description="principals that may do anything: User:alice;User:bob"
+    super_users: Annotated[str, BeforeValidator(_joined), AfterValidator(_principals)] = setting(
+        "", "principals that may do anything: User:alice;User:bob", value="PRINCIPAL;…"
     )
-    allow_everyone_if_no_acl_found: bool = Field(
-        False, description="resources that no access rule names are everybody's"
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, "resources that no access rule names are everybody's"
+    )
+    login_ms_max: Ms = setting(
+        10_000, "longest that a TLS handshake may take, and a login behind it"
+    )
+    connections_max_reauth_ms: NonNegativeInt = setting(
+        0,
+        "how long a login lasts; clients then log in again, or are closed; 0: as long as the"
+        " connection",
     )
 
     @property

@@ -8,7 +8,7 @@ kept and shown.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.group_values import (
@@ -29,8 +29,8 @@ from kproxy.metadata.setting import (
     INT_MAX,
     SET_BY,
     STRING,
-    Read,
     Setting,
+    is_true,
     parts,
 )
 from kproxy.virtual.rows.group_settings import decode_group_configs
@@ -61,36 +61,39 @@ _STREAMS: Mapping[str, int] = {
 # -- the settings
 
 
-def _number(name: str, least: int | None, documentation: str) -> Setting:
-    return Setting(
-        name=name, kind=INT, default="", read=at_least(least), documentation=documentation,
-        broker_name=f"group.{name}",
-    )  # fmt: skip
-
-
-def _own(name: str, kind: int, default: str, read: Read, documentation: str) -> Setting:
-    return Setting(name=name, kind=kind, default=default, read=read, documentation=documentation)
+def _number(name: str, least: int | None, documentation: str, field: str = "") -> Setting:
+    read = at_least(least)
+    return Setting(name, INT, "", read, documentation, f"group.{name}", field=field, value=int)
 
 
 _KEPT = " Kept, and without effect: kproxy does not serve such groups."
 _ORDERED = (
     _number("consumer.heartbeat.interval.ms", 1,
-            "Time between heartbeats of a consumer group's members; milliseconds."),
+            "Time between heartbeats of a consumer group's members; milliseconds.",
+            "consumer_heartbeat_interval_ms"),
     _number("consumer.session.timeout.ms", 1,
-            "Silence after which a member of a consumer group is gone; milliseconds."),
+            "Silence after which a member of a consumer group is gone; milliseconds.",
+            "consumer_session_timeout_ms"),
     _number("consumer.assignment.interval.ms", 0,
-            "The least time between two assignments of a consumer group; milliseconds."),
+            "The least time between two assignments of a consumer group; milliseconds.",
+            "consumer_assignment_interval_ms"),
     _number("share.heartbeat.interval.ms", 1,
-            "Time between heartbeats of a share group's members; milliseconds."),
+            "Time between heartbeats of a share group's members; milliseconds.",
+            "share_heartbeat_interval_ms"),
     _number("share.session.timeout.ms", 1,
-            "Silence after which a member of a share group is gone; milliseconds."),
+            "Silence after which a member of a share group is gone; milliseconds.",
+            "share_session_timeout_ms"),
     _number("share.record.lock.duration.ms", None,
-            "How long a member holds a record before others may have it; milliseconds."),
-    _number("share.delivery.count.limit", None, "How often a record is given, at most."),
+            "How long a member holds a record before others may have it; milliseconds.",
+            "lock_duration_ms"),
+    _number("share.delivery.count.limit", None, "How often a record is given, at most.",
+            "delivery_count_limit"),
     _number("share.partition.max.record.locks", None,
-            "Records of a partition, from the first one that is not done, that may be given."),
+            "Records of a partition, from the first one that is not done, that may be given.",
+            "record_locks_max"),
     _number("share.assignment.interval.ms", 0,
-            "The least time between two assignments of a share group; milliseconds."),
+            "The least time between two assignments of a share group; milliseconds.",
+            "assignment_interval_ms"),
     _number("streams.heartbeat.interval.ms", 1, "Time between heartbeats; milliseconds." + _KEPT),
     _number("streams.session.timeout.ms", 1, "Session of a member; milliseconds." + _KEPT),
     _number("streams.num.standby.replicas", 0, "Standby replicas of each task." + _KEPT),
@@ -98,24 +101,33 @@ _ORDERED = (
             "The least time between two assignments; milliseconds." + _KEPT),
     _number("streams.initial.rebalance.delay.ms", 0,
             "Wait for more members before the first assignment; milliseconds." + _KEPT),
-    _own("share.auto.offset.reset", STRING, "latest", offset_reset,
-         "Where a share group begins in a partition: earliest, latest, or by_duration: and how long"
-         " before now, as in by_duration:PT1H."),
-    _own("share.isolation.level", STRING, "read_uncommitted", isolation,
-         "read_committed: a share group is not given records of open or aborted transactions."),
-    _own("share.renew.acknowledge.enable", BOOLEAN, "true", true_or_false,
-         "Whether members of a share group may hold a record for longer."),
-    _own(DEAD_LETTERS, STRING, "", dead_letter_queue,
-         "The queue that gets what a share group rejects or was given too often; empty: none."),
-    _own(COPIES_RECORD, BOOLEAN, "false", true_or_false,
-         "Whether it gets the record's key, value and headers, too, or only where it is from."),
-    _own(RETRY_BACKOFF, STRING, "", backoffs,
-         "How long a released record waits before it is given again: after the first, second, …"
-         " delivery, the last for all further ones; milliseconds, with commas between."),
+    Setting("share.auto.offset.reset", STRING, "latest", offset_reset,
+            "Where a share group begins in a partition: earliest, latest, or by_duration: and how"
+            " long before now, as in by_duration:PT1H.",
+            field="auto_offset_reset", value=reset_of),
+    Setting("share.isolation.level", STRING, "read_uncommitted", isolation,
+            "read_committed: a share group is not given records of open or aborted transactions.",
+            field="read_committed",
+            value=lambda text: text == "read_committed"),
+    Setting("share.renew.acknowledge.enable", BOOLEAN, "true", true_or_false,
+            "Whether members of a share group may hold a record for longer.",
+            field="renew_enabled", value=is_true),
+    Setting(DEAD_LETTERS, STRING, "", dead_letter_queue,
+            "The queue that gets what a share group rejects or was given too often; empty: none.",
+            field="dead_letter_queue"),
+    Setting(COPIES_RECORD, BOOLEAN, "false", true_or_false,
+            "Whether it gets the record's key, value and headers, too, or only where it is from.",
+            field="dead_letter_copies_record", value=is_true),
+    Setting(RETRY_BACKOFF, STRING, "", backoffs,
+            "How long a released record waits before it is given again: after the first, second, …"
+            " delivery, the last for all further ones; milliseconds, with commas between.",
+            field="retry_backoff_ms",
+            value=lambda text: tuple(int(part) for part in parts(text))),
 )  # fmt: skip
 """The settings in the order in which Kafka checks their bounds."""
 SETTINGS = {setting.name: setting for setting in sorted(_ORDERED, key=lambda one: one.name)}
 """The settings by name, in the order of names."""
+_FIELDS = [one for one in _ORDERED if one.field]
 _LEAST = {
     "share.record.lock.duration.ms": 1000,
     "share.delivery.count.limit": 2,
@@ -260,28 +272,14 @@ class GroupRules:
         return self._settings(decode_group_configs(row).configs)
 
     def _settings(self, configs: Configs) -> GroupSettings:
-        def number(name: str) -> int:
-            return self._number(name, configs)
-
-        def text(name: str) -> str:
-            return self.effective(name, configs)
-
+        told: dict[str, Any] = {}
+        for one in _FIELDS:
+            bounded = one.broker_name is not None
+            told[one.field] = (
+                self._number(one.name, configs) if bounded
+                else one.value(self.effective(one.name, configs))
+            )  # fmt: skip
         return GroupSettings(
-            consumer_session_timeout_ms=number("consumer.session.timeout.ms"),
-            consumer_heartbeat_interval_ms=number("consumer.heartbeat.interval.ms"),
-            consumer_assignment_interval_ms=number("consumer.assignment.interval.ms"),
-            share_session_timeout_ms=number("share.session.timeout.ms"),
-            share_heartbeat_interval_ms=number("share.heartbeat.interval.ms"),
-            assignment_interval_ms=number("share.assignment.interval.ms"),
-            lock_duration_ms=number("share.record.lock.duration.ms"),
-            delivery_count_limit=number("share.delivery.count.limit"),
-            record_locks_max=number("share.partition.max.record.locks"),
-            auto_offset_reset=reset_of(text("share.auto.offset.reset")),
-            read_committed=text("share.isolation.level") == "read_committed",
-            renew_enabled=text("share.renew.acknowledge.enable") == "true",
-            dead_letter_queue=text(DEAD_LETTERS),
-            dead_letter_copies_record=text(COPIES_RECORD) == "true",
-            dead_letters_set_by=configs.get(SET_BY),
+            **told, dead_letters_set_by=configs.get(SET_BY),
             dead_letters_copied_by=configs.get(COPIES_BY),
-            retry_backoff_ms=tuple(int(part) for part in parts(text(RETRY_BACKOFF))),
-        )
+        )  # fmt: skip

@@ -18,7 +18,6 @@ import mmh3
 
 PERCENT, HEX, HASH = "%", "hex", "hash"
 _LEGAL = frozenset(f"{ascii_letters}{digits}.-".encode())
-_HASH_DIGITS = 32
 _ENDS = frozenset(".-" + ascii_letters[6:26] + ascii_uppercase[6:])
 """Characters that neither encoding uses for itself: one of them ends a field."""
 

@@ -14,23 +14,15 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
-from kproxy.metadata.levels import (
-    ARRIVAL_FROM,
-    COMPACTION_FROM,
-    DELAYS_FROM,
-    ENCODINGS_FROM,
-    ROUTES_FROM,
-    Level,
-)
-from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
-from kproxy.metadata.routing import read_configs, read_template
+from kproxy.metadata.levels import Level
+from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
+from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.folds.routes import CONFIGS, TO
-from kproxy.virtual.rows.queues import compacts
 
-SIZE, RETAINED_FROM = "max.message.bytes", "kproxy.retention.from"
+SIZE = "max.message.bytes"
 _MARKED_AT_LEAST = 8
 """Retention by arrival notes where a partition ends so many times in `retention.ms`, if it can."""
 _PARSED_MAX = 1000
@@ -107,23 +99,12 @@ def check_together(
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
     fault = fault or delays_conflict(values)
-    needed = 0
-    if compacts(values) and not level.reaches(COMPACTION_FROM):
-        needed, what = COMPACTION_FROM, "cleanup.policy=compact"
-    routes = next((name for name in values if name.startswith(PREFIX)), "")
-    if routes and not level.reaches(ROUTES_FROM):
-        needed, what = ROUTES_FROM, routes
-    if (to := values.get(TO)) and read_template(to).encodings and not level.reaches(ENCODINGS_FROM):
-        needed, what = ENCODINGS_FROM, f"{TO}={to}"
-    delays = next((name for name in values if name.startswith(delay_settings.PREFIX)), "")
-    if delays and not level.reaches(DELAYS_FROM):
-        needed, what = DELAYS_FROM, delays
-    if values.get(RETAINED_FROM) == "arrival" and not level.reaches(ARRIVAL_FROM):
-        needed, what = ARRIVAL_FROM, f"{RETAINED_FROM}=arrival"
-    if needed:
+    needed, name = max(((SETTINGS[name].needs(value), name) for name, value in values.items()
+                        if name in SETTINGS), default=(0, ""))  # fmt: skip
+    if not level.reaches(needed):
         fault = (
-            f"{what} needs level {needed}: once every worker runs this release, put it in force"
-            " with `kproxy upgrade --finalize`"
+            f"{name}={shown(values[name])} needs level {needed}: once every worker runs this"
+            " release, put it in force with `kproxy upgrade --finalize`"
         )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
@@ -183,6 +164,9 @@ class QueueSettings:
         return again_ms if again_ms > soonest_ms else soonest_ms
 
 
+_FIELDS = [one for one in SETTINGS.values() if one.field]
+
+
 @lru_cache(_PARSED_MAX)
 def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
     values = dict(configs)
@@ -203,26 +187,19 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         compression_level=None if level is None else int(effective(level.name, values)),
     )
     retention_ms = int(effective("retention.ms", values)) if deleted else -1
-    from_arrival = effective(RETAINED_FROM, values) == "arrival"
+    told = {one.field: one.value(effective(one.name, values)) for one in _FIELDS}
+    forever = retention_ms < 0 or told["retained_from_arrival"]
     return QueueSettings(
         retention_ms=retention_ms,
-        retained_from_arrival=from_arrival,
-        expires_after_ms=LONG_MAX if retention_ms < 0 or from_arrival else retention_ms,
+        expires_after_ms=LONG_MAX if forever else retention_ms,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
         demands=demands,
-        rewind_denied=effective("kproxy.commit.rewind", values) == "deny",
-        takes_dead_letters=effective("errors.deadletterqueue.group.enable", values) == "true",
         compacted="compact" in policies,
-        min_compaction_lag_ms=int(effective("min.compaction.lag.ms", values)),
-        max_compaction_lag_ms=int(effective("max.compaction.lag.ms", values)),
-        delete_retention_ms=int(effective("delete.retention.ms", values)),
-        dirty_ratio=float(effective("min.cleanable.dirty.ratio", values)),
         inspects=demands.of_records or (delay is not None and delay.by_header),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
-        route_queues_max=int(effective(QUEUES_MAX, values)),
-        route_keeps=effective(KEEP, values) == "true",
         delay=delay,
-    )  # fmt: skip
+        **told,
+    )
 
 
 def _delay(values: Mapping[str, str]) -> DelaySettings | None:

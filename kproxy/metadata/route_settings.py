@@ -6,8 +6,19 @@ names. A queue with `kproxy.route.from` gets those records of another that its f
 
 from collections.abc import Collection, Mapping
 
+from kproxy.metadata.levels import ENCODINGS_FROM, ROUTES_FROM
 from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
-from kproxy.metadata.setting import BOOLEAN, LONG, SPACE, STRING, Read, Setting, boolean, whole
+from kproxy.metadata.setting import (
+    BOOLEAN,
+    LONG,
+    SPACE,
+    STRING,
+    Read,
+    Setting,
+    boolean,
+    is_true,
+    whole,
+)
 from kproxy.virtual.folds.routes import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
 from kproxy.virtual.partitioner import name_fault
 
@@ -53,37 +64,39 @@ def _queue(value: str) -> str:
     return value
 
 
-def _setting(name: str, kind: int, default: str, read: Read, documentation: str) -> Setting:
-    return Setting(name=name, kind=kind, default=default, read=read, documentation=documentation)
+def _template_level(value: str) -> int:
+    return ENCODINGS_FROM if value and read_template(value).encodings else ROUTES_FROM
 
 
 ROUTE_SETTINGS = (
-    _setting(CONFIGS, STRING, "", _sound(_configs),
-             "Settings of the queues that kproxy.route.to makes: name:value;name:value."),
-    _setting(FILTER, STRING, "", _sound(_filter),
-             "Which records come by kproxy.route.from, conditions with & between them:"
-             " header:NAME:VALUE|VALUE, header:NAME (it is there), !header:NAME (it is not),"
-             " key:PREFIX. %XX stands for a byte. Empty: all."),
-    _setting(FROM, STRING, "", _sound(_queue),
-             "The queue whose records come here, too, those that kproxy.route.filter lets"
-             " through."),
-    _setting(FROM_START, BOOLEAN, "false", boolean,
-             "Whether those records come as well that are in kproxy.route.from already when it"
-             " is set."),
-    _setting(KEEP, BOOLEAN, "true", boolean,
-             "Whether records stay here, too, once they are in the queues that kproxy.route.to"
-             " names."),
-    _setting(LAG_MAX, LONG, "1000000", whole(LONG, 1),
-             "How many records of a partition may wait to be passed on; beyond that producers are"
-             " told to wait."),
-    _setting(QUEUES_MAX, LONG, "10000000", whole(LONG, 1),
-             "How many queues each partition's route may make; beyond that it passes nothing on."),
-    _setting(TO, STRING, "", _sound(_template),
-             "A template of the queue that each record goes to, for example device-{key} or"
-             " t.{header:tenant}.{key}. {key:%}, {key:hex} and {key:hash} encode any key. Queues"
-             " are made at their first record."),
-    _setting(UNROUTABLE, STRING, "", _sound(_queue),
-             "The queue of those records that kproxy.route.to names none for."),
+    Setting(CONFIGS, STRING, "", _sound(_configs),
+            "Settings of the queues that kproxy.route.to makes: name:value;name:value.",
+            level=ROUTES_FROM),
+    Setting(FILTER, STRING, "", _sound(_filter),
+            "Which records come by kproxy.route.from, conditions with & between them:"
+            " header:NAME:VALUE|VALUE, header:NAME (it is there), !header:NAME (it is not),"
+            " key:PREFIX. %XX stands for a byte. Empty: all.", level=ROUTES_FROM),
+    Setting(FROM, STRING, "", _sound(_queue),
+            "The queue whose records come here, too, those that kproxy.route.filter lets"
+            " through.", level=ROUTES_FROM),
+    Setting(FROM_START, BOOLEAN, "false", boolean,
+            "Whether those records come as well that are in kproxy.route.from already when it"
+            " is set.", level=ROUTES_FROM),
+    Setting(KEEP, BOOLEAN, "true", boolean,
+            "Whether records stay here, too, once they are in the queues that kproxy.route.to"
+            " names.", field="route_keeps", value=is_true, level=ROUTES_FROM),
+    Setting(LAG_MAX, LONG, "1000000", whole(LONG, 1),
+            "How many records of a partition may wait to be passed on; beyond that producers are"
+            " told to wait.", level=ROUTES_FROM),
+    Setting(QUEUES_MAX, LONG, "10000000", whole(LONG, 1),
+            "How many queues each partition's route may make; beyond that it passes nothing on.",
+            field="route_queues_max", value=int, level=ROUTES_FROM),
+    Setting(TO, STRING, "", _sound(_template),
+            "A template of the queue that each record goes to, for example device-{key} or"
+            " t.{header:tenant}.{key}. {key:%}, {key:hex} and {key:hash} encode any key. Queues"
+            " are made at their first record.", level=_template_level),
+    Setting(UNROUTABLE, STRING, "", _sound(_queue),
+            "The queue of those records that kproxy.route.to names none for.", level=ROUTES_FROM),
 )  # fmt: skip
 
 _OF_ENTRANCES = (UNROUTABLE, CONFIGS, KEEP, QUEUES_MAX, LAG_MAX)

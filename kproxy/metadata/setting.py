@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kproxy.common.printable import printable
+from kproxy.metadata.levels import OLDEST
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # DescribeConfigs' ConfigType
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # ConfigResource's types
@@ -28,9 +30,9 @@ Read = Callable[[str], str]
 """A value as it is kept and shown. Raises ValueError, saying what it must be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a topic, a group or a broker."""
+    """A setting of a topic, a group or a broker: all that is said of it, once."""
 
     name: str
     kind: int
@@ -39,6 +41,14 @@ class Setting:
     documentation: str
     broker_name: str | None = None  # the broker's setting that the default comes from, in Kafka
     has_effect: bool = True
+    field: str = ""
+    """The field of `QueueSettings` or `GroupSettings` that has its value; empty: none by itself."""
+    value: Callable[[str], Any] = str
+    level: int | Callable[[str], int] = OLDEST
+
+    def needs(self, value: str) -> int:
+        """Return the level from which the setting may have a value."""
+        return self.level if isinstance(self.level, int) else self.level(value)
 
 
 _WHOLE = re.compile(r"[+-]?\d{1,20}")  # digits of any script, as Long.parseLong takes them
@@ -67,6 +77,21 @@ def whole(kind: int, least: int | None = None, most: int | None = None) -> Read:
             raise ValueError(f"it must be a whole number from {low} to {high}") from None
 
     return read
+
+
+def number(
+    name: str, kind: int, default: int, least: int | None, documentation: str,
+    broker_name: str | None = None, *, most: int | None = None, field: str = "",
+    level: int = OLDEST,
+) -> Setting:  # fmt: skip
+    """Return the setting of a whole number."""
+    read = whole(kind, least, most)
+    return Setting(name, kind, str(default), read, documentation, broker_name, field=field,
+                   value=int, level=level)  # fmt: skip
+
+
+def is_true(value: str) -> bool:
+    return value == "true"
 
 
 def _decimal(value: str) -> float:

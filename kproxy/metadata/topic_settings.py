@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kproxy.metadata.delay_settings import DELAY_SETTINGS
+from kproxy.metadata.levels import ARRIVAL_FROM, COMPACTION_FROM, OLDEST
 from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -17,11 +18,12 @@ from kproxy.metadata.setting import (
     LONG,
     LONG_MAX,
     STRING,
-    Read,
     Setting,
     boolean,
     decimal,
+    is_true,
     list_of,
+    number,
     one_of,
     parts,
     whole,
@@ -51,26 +53,6 @@ def _throttled(value: str) -> str:
     return ",".join(found)
 
 
-def _number(
-    name: str, kind: int, default: int, least: int | None, documentation: str,
-    broker_name: str | None = None, *, most: int | None = None,
-) -> Setting:  # fmt: skip
-    return Setting(
-        name=name, kind=kind, default=str(default), read=whole(kind, least, most),
-        documentation=documentation, broker_name=broker_name,
-    )  # fmt: skip
-
-
-def _words(
-    name: str, kind: int, default: str, read: Read, documentation: str,
-    broker_name: str | None = None,
-) -> Setting:  # fmt: skip
-    return Setting(
-        name=name, kind=kind, default=default, read=read, documentation=documentation,
-        broker_name=broker_name,
-    )  # fmt: skip
-
-
 def _not_remote(value: str) -> str:
     if boolean(value) == "true":
         raise ValueError("queues have no remote storage")
@@ -78,91 +60,97 @@ def _not_remote(value: str) -> str:
 
 
 _EFFECTIVE = (
-    _words("cleanup.policy", LIST, "delete", list_of("compact", "delete"),
-           "What happens to old records: delete removes those that retention lets go, compact"
-           " keeps the last one of each key.",
-           "log.cleanup.policy"),
-    _words("compression.type", STRING, "producer",
-           one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-           "How batches are compressed: producer keeps them as they come.", "compression.type"),
-    _words("compression.gzip.level", INT, "-1", _gzip_level,
-           "How hard gzip tries; -1: its own default.", "compression.gzip.level"),
-    _number("compression.lz4.level", INT, 9, 1, "How hard lz4 tries.", "compression.lz4.level",
-            most=17),
-    _number("compression.zstd.level", INT, 3, -131072, "How hard zstd tries.",
-            "compression.zstd.level", most=22),
-    _number("delete.retention.ms", LONG, _DAY_MS, 0,
-            "How long a record without a value stays, at least, once compaction has met it;"
-            " milliseconds.", "log.cleaner.delete.retention.ms"),
-    _words("errors.deadletterqueue.group.enable", BOOLEAN, "false", boolean,
-           "Whether share groups may have this queue as their dead-letter queue."),
-    _words("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
-           "Whether a group may commit an offset below the one it has committed."),
-    _words("kproxy.retention.from", STRING, "record", one_of("record", "arrival"),
-           "From when retention.ms counts: the time that a record itself has, as in Kafka, or its"
-           " arrival here."),
-    _number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
-            "How long a record may stay out of compaction, at most; milliseconds.",
-            "log.cleaner.max.compaction.lag.ms"),
-    _number("max.message.bytes", INT, 1048588, 0,
-            "The largest record batch that is taken, as it is stored; bytes.", "message.max.bytes"),
-    _number("message.timestamp.after.max.ms", LONG, 3_600_000, 0,
-            "How far a producer's timestamp may lie in the future; milliseconds.",
-            "log.message.timestamp.after.max.ms"),
-    _number("message.timestamp.before.max.ms", LONG, LONG_MAX, 0,
-            "How far a producer's timestamp may lie in the past; milliseconds.",
-            "log.message.timestamp.before.max.ms"),
-    _words("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
-           "Whether a record's timestamp is the producer's or the server's.",
-           "log.message.timestamp.type"),
-    _words("min.cleanable.dirty.ratio", DOUBLE, "0.5", decimal(0, 1),
-           "The part of a partition that is new since its last compaction, at which the next"
-           " begins.", "log.cleaner.min.cleanable.ratio"),
-    _number("min.compaction.lag.ms", LONG, 0, 0,
-            "How long a record stays out of compaction, at least; milliseconds.",
-            "log.cleaner.min.compaction.lag.ms"),
-    _number("retention.bytes", LONG, -1, None,
-            "How large a partition may grow before its oldest records go; -1: any size.",
-            "log.retention.bytes"),
-    _number("retention.ms", LONG, TWO_WEEKS_MS, -1,
-            "How long records are kept; milliseconds, -1: for ever."),
+    Setting("cleanup.policy", LIST, "delete", list_of("compact", "delete"),
+            "What happens to old records: delete removes those that retention lets go, compact"
+            " keeps the last one of each key.",
+            "log.cleanup.policy",
+            level=lambda text: COMPACTION_FROM if "compact" in text else OLDEST),
+    Setting("compression.type", STRING, "producer",
+            one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            "How batches are compressed: producer keeps them as they come.", "compression.type"),
+    Setting("compression.gzip.level", INT, "-1", _gzip_level,
+            "How hard gzip tries; -1: its own default.", "compression.gzip.level"),
+    number("compression.lz4.level", INT, 9, 1, "How hard lz4 tries.", "compression.lz4.level",
+           most=17),
+    number("compression.zstd.level", INT, 3, -131072, "How hard zstd tries.",
+           "compression.zstd.level", most=22),
+    number("delete.retention.ms", LONG, _DAY_MS, 0,
+           "How long a record without a value stays, at least, once compaction has met it;"
+           " milliseconds.", "log.cleaner.delete.retention.ms", field="delete_retention_ms"),
+    Setting("errors.deadletterqueue.group.enable", BOOLEAN, "false", boolean,
+            "Whether share groups may have this queue as their dead-letter queue.",
+            field="takes_dead_letters", value=is_true),
+    Setting("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
+            "Whether a group may commit an offset below the one it has committed.",
+            field="rewind_denied", value=lambda text: text == "deny"),
+    Setting("kproxy.retention.from", STRING, "record", one_of("record", "arrival"),
+            "From when retention.ms counts: the time that a record itself has, as in Kafka, or its"
+            " arrival here.",
+            field="retained_from_arrival", value=lambda text: text == "arrival",
+            level=lambda text: ARRIVAL_FROM if text == "arrival" else OLDEST),
+    number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
+           "How long a record may stay out of compaction, at most; milliseconds.",
+           "log.cleaner.max.compaction.lag.ms", field="max_compaction_lag_ms"),
+    number("max.message.bytes", INT, 1048588, 0,
+           "The largest record batch that is taken, as it is stored; bytes.", "message.max.bytes"),
+    number("message.timestamp.after.max.ms", LONG, 3_600_000, 0,
+           "How far a producer's timestamp may lie in the future; milliseconds.",
+           "log.message.timestamp.after.max.ms"),
+    number("message.timestamp.before.max.ms", LONG, LONG_MAX, 0,
+           "How far a producer's timestamp may lie in the past; milliseconds.",
+           "log.message.timestamp.before.max.ms"),
+    Setting("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
+            "Whether a record's timestamp is the producer's or the server's.",
+            "log.message.timestamp.type"),
+    Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", decimal(0, 1),
+            "The part of a partition that is new since its last compaction, at which the next"
+            " begins.", "log.cleaner.min.cleanable.ratio", field="dirty_ratio", value=float),
+    number("min.compaction.lag.ms", LONG, 0, 0,
+           "How long a record stays out of compaction, at least; milliseconds.",
+           "log.cleaner.min.compaction.lag.ms", field="min_compaction_lag_ms"),
+    number("retention.bytes", LONG, -1, None,
+           "How large a partition may grow before its oldest records go; -1: any size.",
+           "log.retention.bytes"),
+    number("retention.ms", LONG, TWO_WEEKS_MS, -1,
+           "How long records are kept; milliseconds, -1: for ever."),
 )  # fmt: skip
 _FILES = (
-    _number("file.delete.delay.ms", LONG, 60_000, 0, "When a deleted file leaves the disk.",
-            "log.segment.delete.delay.ms"),
-    _number("flush.messages", LONG, LONG_MAX, 1, "Records between two flushes.",
-            "log.flush.interval.messages"),
-    _number("flush.ms", LONG, LONG_MAX, 0, "Milliseconds between two flushes."),
-    _number("index.interval.bytes", INT, 4096, 0, "Bytes between two entries of an index.",
-            "log.index.interval.bytes"),
-    _words("preallocate", BOOLEAN, "false", boolean, "Whether files are made at full size.",
-           "log.preallocate"),
-    _number("segment.bytes", INT, _GIB, 1 << 20, "The size of a file.", "log.segment.bytes"),
-    _number("segment.index.bytes", INT, 10 << 20, 4, "The size of an index.",
-            "log.index.size.max.bytes"),
-    _number("segment.jitter.ms", LONG, 0, 0, "How much earlier a file may be closed."),
-    _number("segment.ms", LONG, _WEEK_MS, 1, "When a file is closed."),
+    number("file.delete.delay.ms", LONG, 60_000, 0, "When a deleted file leaves the disk.",
+           "log.segment.delete.delay.ms"),
+    number("flush.messages", LONG, LONG_MAX, 1, "Records between two flushes.",
+           "log.flush.interval.messages"),
+    number("flush.ms", LONG, LONG_MAX, 0, "Milliseconds between two flushes."),
+    number("index.interval.bytes", INT, 4096, 0, "Bytes between two entries of an index.",
+           "log.index.interval.bytes"),
+    Setting("preallocate", BOOLEAN, "false", boolean, "Whether files are made at full size.",
+            "log.preallocate"),
+    number("segment.bytes", INT, _GIB, 1 << 20, "The size of a file.", "log.segment.bytes"),
+    number("segment.index.bytes", INT, 10 << 20, 4, "The size of an index.",
+           "log.index.size.max.bytes"),
+    number("segment.jitter.ms", LONG, 0, 0, "How much earlier a file may be closed."),
+    number("segment.ms", LONG, _WEEK_MS, 1, "When a file is closed."),
 )  # fmt: skip
 _REPLICAS = (
-    _words("follower.replication.throttled.replicas", LIST, "", _throttled,
-           "Replicas that are throttled where they follow."),
-    _words("leader.replication.throttled.replicas", LIST, "", _throttled,
-           "Replicas that are throttled where they lead."),
-    _number("min.insync.replicas", INT, 1, 1, "Replicas that must have a record.",
-            "min.insync.replicas"),
-    _words("unclean.leader.election.enable", BOOLEAN, "false", boolean,
-           "Whether a replica that lacks records may lead.", "unclean.leader.election.enable"),
+    Setting("follower.replication.throttled.replicas", LIST, "", _throttled,
+            "Replicas that are throttled where they follow."),
+    Setting("leader.replication.throttled.replicas", LIST, "", _throttled,
+            "Replicas that are throttled where they lead."),
+    number("min.insync.replicas", INT, 1, 1, "Replicas that must have a record.",
+           "min.insync.replicas"),
+    Setting("unclean.leader.election.enable", BOOLEAN, "false", boolean,
+            "Whether a replica that lacks records may lead.", "unclean.leader.election.enable"),
 )  # fmt: skip
 _REMOTE = (
-    _number("local.retention.bytes", LONG, -2, -2, "How much of what is remote stays here.",
-            "log.local.retention.bytes"),
-    _number("local.retention.ms", LONG, -2, -2, "How long it stays here.",
-            "log.local.retention.ms"),
-    _words("remote.log.copy.disable", BOOLEAN, "false", boolean, "Whether nothing more is copied."),
-    _words("remote.log.delete.on.disable", BOOLEAN, "false", boolean,
-           "Whether the remote copy goes with the setting."),
-    _words("remote.storage.enable", BOOLEAN, "false", _not_remote,
-           "Whether records are stored remotely."),
+    number("local.retention.bytes", LONG, -2, -2, "How much of what is remote stays here.",
+           "log.local.retention.bytes"),
+    number("local.retention.ms", LONG, -2, -2, "How long it stays here.",
+           "log.local.retention.ms"),
+    Setting("remote.log.copy.disable", BOOLEAN, "false", boolean,
+            "Whether nothing more is copied."),
+    Setting("remote.log.delete.on.disable", BOOLEAN, "false", boolean,
+            "Whether the remote copy goes with the setting."),
+    Setting("remote.storage.enable", BOOLEAN, "false", _not_remote,
+            "Whether records are stored remotely."),
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     (_FILES, "all queues of a shard share its files"),

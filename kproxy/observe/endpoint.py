@@ -12,7 +12,8 @@ import structlog
 
 from kproxy.common.counters import Histogram
 from kproxy.common.errors import CannotStart, KafkaError
-from kproxy.config.server import HTTP_DEFAULT, Config
+from kproxy.config.sections import HTTP_DEFAULT
+from kproxy.config.server import Config
 from kproxy.observe.health import Health
 from kproxy.observe.http_thread import Answer, HttpThread
 from kproxy.observe.loop_watch import LoopWatch

@@ -10,18 +10,17 @@ groups that it coordinates. Lag is given where it has both; the dashboard joins 
 tell.
 """
 
-import asyncio
-from collections.abc import Iterator
-from concurrent.futures import TimeoutError as TooLate
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from kproxy.common.errors import KafkaError
+from kproxy.common.counters import Series
 from kproxy.groups.assigning.regex import compiled
 from kproxy.loop.pace import Pace, lots
+from kproxy.observe.on_loop import OnLoop
 from kproxy.shard.shard import Shard
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
@@ -33,11 +32,24 @@ from kproxy.worker.worker import Worker
 NAMES_S = 30.0
 _WAIT_S = 8.0
 _LOT = 100
-_QUEUE = (("queue_start_offset", "first offset"), ("queue_end_offset", "next offset"),
-          ("queue_bytes", "of its batches, about"))  # fmt: skip
-_GROUP = (("group_lag_sum", "records behind, where this worker serves all it has committed on"),
-          ("group_lag_max", "of the partition that is furthest behind, where it does"),
-          ("group_members", "members"))  # fmt: skip
+_OF_QUEUE = ("queue", "partition")
+_LINES = (
+    Series("queue_start_offset", "gauge", "first offset", _OF_QUEUE),
+    Series("queue_end_offset", "gauge", "next offset", _OF_QUEUE),
+    Series("queue_bytes", "gauge",
+           "bytes of its batches, about: what compaction took counts as there", _OF_QUEUE),
+    Series("group_committed_offset", "gauge", "committed offset", ("group", *_OF_QUEUE)),
+    Series("group_lag", "gauge", "records behind, where this worker serves both",
+           ("group", *_OF_QUEUE)),
+    Series("group_lag_sum", "gauge",
+           "the sum of those, where this worker serves all that it has committed on", ("group",)),
+    Series("group_lag_max", "gauge", "the largest of those, where it does", ("group",)),
+    Series("group_members", "gauge", "members", ("group",)),
+)  # fmt: skip
+_COMPLETE = Series("selected_complete", "gauge", "1 where no series is left out")
+_DROPPED = Series("selected_series_dropped", "gauge",
+                  "series left out, as there are more than --metrics-series-max")  # fmt: skip
+SELECTED = (*_LINES, _COMPLETE, _DROPPED)
 _PREFIX_MAX = 64
 
 
@@ -49,40 +61,25 @@ class Line(NamedTuple):
     value: float
 
 
-class Selected:
+class Selected(OnLoop):
     """The selected series of one worker. `collect` is called on the scraping thread."""
 
     def __init__(self, queues: str | None, groups: str | None, series_max: int) -> None:
         """Compile the expressions. Raises KafkaError: an expression is not one."""
+        super().__init__()
         self._queues: Any = None if queues is None else compiled(queues)
         self._groups: Any = None if groups is None else compiled(groups)
         self._series_max = series_max
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._names: tuple[float, list[str]] = (-NAMES_S, [])
         self._of_groups: tuple[float, list[str]] = (-NAMES_S, [])
         self._left = 0
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the worker's loop: the rows are read there."""
-        self._loop = loop
-
     def collect(self, worker: Worker) -> Iterator[Metric]:
-        assert self._loop is not None
-        gathering = asyncio.run_coroutine_threadsafe(self.gather(worker), self._loop)
-        lines: list[Line] = []
-        whole = False
-        try:
-            lines = gathering.result(_WAIT_S)
-            whole = True
-        except TooLate:
-            gathering.cancel()
-        except (KafkaError, RuntimeError):
-            pass  # a shard was given up meanwhile, or the loop has ended
-        yield from _families(lines)
+        lines = self.gathered(lambda: self.gather(worker), _WAIT_S)
+        yield from _families(lines or [])
         dropped = max(0, self._left)
-        yield GaugeMetricFamily("kproxy_selected_complete", "1 where none is left out",
-                                float(whole and not dropped))  # fmt: skip
-        yield GaugeMetricFamily("kproxy_selected_series_dropped", "as there are too many", dropped)
+        yield _gauge(_COMPLETE, [((), float(lines is not None and not dropped))])
+        yield _gauge(_DROPPED, [((), dropped)])
 
     # -- on the worker's loop
 
@@ -219,19 +216,15 @@ def _offset_lines(
     return lag
 
 
-_LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{name: (text, ("queue", "partition")) for name, text in _QUEUE},
-    **{name: (text, ("group",)) for name, text in _GROUP},
-    "group_lag": ("records behind", ("group", "queue", "partition")),
-    "group_committed_offset": ("committed offset", ("group", "queue", "partition")),
-}
-
-
 def _families(lines: list[Line]) -> Iterator[Metric]:
-    families = {
-        name: GaugeMetricFamily(f"kproxy_{name}", text, labels=labels)
-        for name, (text, labels) in _LABELS.items()
-    }
+    told: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for line in lines:
-        families[line.name].add_metric(line.labels, line.value)
-    yield from (family for family in families.values() if family.samples)
+        told.setdefault(line.name, []).append((line.labels, line.value))
+    yield from (_gauge(series, told[series.name]) for series in _LINES if series.name in told)
+
+
+def _gauge(series: Series, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    family = GaugeMetricFamily(f"kproxy_{series.name}", series.meaning, labels=series.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family

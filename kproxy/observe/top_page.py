@@ -3,15 +3,13 @@
 The event loop gathers it, as the rows are its own. A client makes rates of two pages.
 """
 
-import asyncio
 import json
-from concurrent.futures import TimeoutError as TooLate
 from time import monotonic
 from typing import Any
 
-from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace
 from kproxy.observe.health import Health
+from kproxy.observe.on_loop import OnLoop
 from kproxy.observe.selected import group_lines
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Worker
@@ -21,30 +19,21 @@ _WAIT_S = 4.0
 _PARTITIONS_MAX = 2000  # the partitions of a group that its lag is summed up over
 
 
-class TopPage:
+class TopPage(OnLoop):
     """The top page of one worker. `page` is called on the HTTP thread."""
 
     def __init__(self, health: Health) -> None:
+        super().__init__()
         self._health = health
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
 
     def page(self) -> bytes:
         """Return a JSON object; of a worker that does not serve yet, or is stuck, only its
         health.
         """
         said: dict[str, Any] = {"health": self._health.report()}
-        worker, loop = self._health.worker, self._loop
-        if worker is not None and loop is not None:
-            gathering = asyncio.run_coroutine_threadsafe(_gathered(worker), loop)
-            try:
-                said |= gathering.result(_WAIT_S)
-            except TooLate:
-                gathering.cancel()
-            except (KafkaError, RuntimeError):
-                pass  # a shard was given up meanwhile, or the loop has ended
+        worker = self._health.worker
+        if worker is not None:
+            said |= self.gathered(lambda: _gathered(worker), _WAIT_S) or {}
         return json.dumps(said).encode()
 
 

@@ -7,8 +7,6 @@ from kproxy.common.errors import Code
 from kproxy.tools.changes import Outcome
 from kproxy.tools.client import Client, chunks
 
-QUEUE, GROUP = 2, 32
-"""The types of resources that have settings."""
 _SET, _UNSET = 0, 1
 _BATCH = 500
 _TIMEOUT_MS = 25_000

@@ -1,7 +1,6 @@
 """`kproxy backup` and `kproxy restore`: an embedded data directory's files, while it is served."""
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kproxy import __version__
 from kproxy.admin_socket.client import NotServing, asking
@@ -19,30 +16,20 @@ from kproxy.common.logs import configure
 from kproxy.config.server import load
 from kproxy.metadata.cluster_view import identity, raise_level
 from kproxy.metadata.levels import RESTORES_FROM
-from kproxy.shard.restored import begin_again
 from kproxy.store import backups, files
 from kproxy.store.backups import BadBackup, Manifest, Source
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed
-from kproxy.tools.drain import data_dir_option
+from kproxy.tools.config_options import data_dir_option
+from kproxy.tools.options import path
+from kproxy.tools.output import bar
 
 _THEIRS = ("LOCK", "lost+found", "admin.sock")  # in a directory that counts as empty
 
 
-def bars() -> Progress:
-    """Return a bar of bytes on a terminal, nothing elsewhere."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-
-
 @click.command(name="backup")
-@click.option(
-    "--to", "target", type=click.Path(path_type=Path), required=True, metavar="DIR",
-    help="a new or empty directory",
-)  # fmt: skip
+@path("--to", "target", required=True, metavar="DIR", help="a new or empty directory")
 @click.option("--copy", is_flag=True, help="copy all files, also where they could be linked")
 @data_dir_option
 def backup_command(target: Path, copy: bool, data_dir: Path) -> None:
@@ -109,10 +96,9 @@ def _cluster_id(directory: Path) -> str:
 def _put_all(
     label: str, sources: list[Source], target: Path, size: int, *, link: bool
 ) -> None:  # fmt: skip
-    with bars() as shown:
-        task = shown.add_task(label, total=size)
+    with bar(label, size, of_bytes=True) as told:
         for source in sources:
-            backups.put(source, target, link=link, told=lambda n: shown.advance(task, n))
+            backups.put(source, target, link=link, told=lambda n: told(advance=n))
 
 
 def _refuse_full(directory: Path) -> None:
@@ -130,10 +116,8 @@ def _refuse_full(directory: Path) -> None:
 
 
 @click.command(name="restore")
-@click.option(
-    "--from", "backup", type=click.Path(path_type=Path), required=True, metavar="DIR",
-    help="a directory that kproxy backup has made",
-)  # fmt: skip
+@path("--from", "backup", required=True, metavar="DIR",
+      help="a directory that kproxy backup has made")  # fmt: skip
 @data_dir_option
 def restore_command(backup: Path, data_dir: Path) -> None:
     """Make an embedded kproxy's data directory from a backup.
@@ -160,6 +144,8 @@ def restore_command(backup: Path, data_dir: Path) -> None:
 
 
 def _restore(sources: list[Source], data_dir: Path, size: int, now_ms: int) -> None:
+    from kproxy.shard.restored import begin_again  # it imports the fold: --help needs none
+
     mark = data_dir / backups.UNFINISHED
     mark.touch()
     backups.sync_directories(data_dir)

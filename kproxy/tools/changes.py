@@ -1,18 +1,14 @@
 """Names and settings that `kproxy create` and `alter` are given, and refusals of what they ask."""
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kproxy.common.errors import Code
-from kproxy.common.printable import printable
+from kproxy.tools.output import Refusals, bar, print_json
 
-_SHOWN_MAX = 20
 _ADVICE = {
     Code.UNKNOWN_TOPIC_OR_PARTITION: "`kproxy queues` lists what there is",
     Code.TOPIC_ALREADY_EXISTS: "--if-not-exists passes over it, `kproxy alter` changes it",
@@ -81,20 +77,11 @@ def pairs(given: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
-def bar() -> Progress:
-    """Return a bar of counts on a terminal, nothing elsewhere."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-
-
 def shown(outcomes: Iterable[Outcome], names: list[str], label: str) -> Iterator[Outcome]:
     """Yield outcomes, and show how many there are of those that are to come."""
-    with bar() as progress:
-        task = progress.add_task(label, total=len(names))
+    with bar(label, len(names)) as told:
         for outcome in outcomes:
-            progress.advance(task)
+            told(advance=1)
             yield outcome
 
 
@@ -102,25 +89,15 @@ def report(
     outcomes: Iterable[Outcome], done: str, as_json: bool, about: Callable[[str], Mapping[str, Any]]
 ) -> None:
     """Print how many were done and a line for each refusal. Raises SystemExit where any was."""
-    count = refused = 0
+    count, refusals = 0, Refusals()
     for outcome in outcomes:
         if as_json:
             line = {**about(outcome.name), done: not outcome.code, "error_code": outcome.code}
-            click.echo(json.dumps(line | {"error": outcome.reason if outcome.code else None}))
-        if not outcome.code:
+            print_json([line | {"error": outcome.reason if outcome.code else None}])
+        if outcome.code:
+            refusals.add(f"{outcome.name}: {outcome.reason}")
+        else:
             count += 1
-            continue
-        refused += 1
-        if refused <= _SHOWN_MAX:
-            complain(f"{outcome.name}: {outcome.reason}")
     if not as_json:
         click.echo(f"{done} {count}")
-    if refused:
-        if refused > _SHOWN_MAX:
-            complain(f"… and {refused - _SHOWN_MAX} more, {refused} refused in all")
-        raise SystemExit(1)
-
-
-def complain(message: str) -> None:
-    """Print a line on standard error, as `kproxy.cli` does."""
-    click.echo(f"kproxy: {printable(message)}", err=True)
+    refusals.end()

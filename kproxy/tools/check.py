@@ -1,13 +1,10 @@
 """`kproxy check`: whether a data directory, or a backup, is sound."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
@@ -17,9 +14,7 @@ from kproxy.store import backups
 from kproxy.store.backups import BadBackup
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
-from kproxy.tools.backup import bars
-
-_SHOWN_MAX = 20
+from kproxy.tools.output import SHOWN_MAX, bar
 
 
 @click.command(name="check")
@@ -40,7 +35,7 @@ def check_command(directory: Path) -> None:
                 faults += _checked(shard, whole=not values.get("kafka"))
         except (OSError, ValueError, RowsFailed) as error:
             raise CannotStart(f"{directory}: {error}") from None
-    for fault in faults[:_SHOWN_MAX]:
+    for fault in faults[:SHOWN_MAX]:
         click.echo(printable(fault))
     if faults:
         raise CannotStart(f"{len(faults)} faults in {directory}")
@@ -68,16 +63,10 @@ def _held(directory: Path) -> Iterator[None]:
 
 def _checked(directory: Path, *, whole: bool) -> list[str]:
     with closing(Verification(directory, whole=whole)) as found:
-        with bars() as shown:
-            task = shown.add_task(f"log of {directory.name}", total=found.log_bytes)
-            found.check_log(lambda count: shown.advance(task, count))
-        with Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TimeRemainingColumn(), transient=True, console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        ) as shown:  # fmt: skip
-            task = shown.add_task(f"rows of {directory.name}", total=None)
-            found.check_rows(lambda count: shown.advance(task, count))
+        with bar(f"log of {directory.name}", found.log_bytes, of_bytes=True) as told:
+            found.check_log(lambda count: told(advance=count))
+        with bar(f"rows of {directory.name}", None) as told:
+            found.check_rows(lambda count: told(advance=count))
         what = f"{found.frames} frames, {found.batches} batches, {found.rows} rows"
         click.echo(f"{directory.name}: {what}")
         return found.faults

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from kproxy.common.errors import CannotStart, Code
@@ -19,6 +20,9 @@ from kproxy.tools.client_settings import ClientSettings
 _TIMEOUT_S = 30
 _ANSWER_BYTES_MAX = 1 << 30
 _PAGE = 2000
+QUEUE, GROUP = 2, 32
+"""The types of resources that have settings."""
+ROUTE_TO, ROUTE_FROM = "kproxy.route.to", "kproxy.route.from"
 
 Key = TypeVar("Key")
 Address = tuple[str, int]
@@ -215,46 +219,66 @@ class Client:
             found += answer.groups
         return sorted(found, key=lambda group: str(group.group_id))
 
+    def _of_groups(
+        self, groups: Sequence[str], key: int, version: int, topics: Any, **more: Any
+    ) -> Iterator[Any]:
+        """Yield what the coordinators of groups say of each, of all queues or of one."""
+        for node, names in self.by_coordinator(groups).items():
+            for some in chunks(names, 500):
+                asked = [{"group_id": name, "topics": topics} for name in some]
+                yield from self.call(key, version, {"groups": asked, **more}, node).groups
+
     def committed(
         self, groups: Sequence[str], queue: str | None = None, partitions: int = 0
     ) -> dict[str, dict[tuple[str, int], int]]:
         """Return committed offsets by group and partition, of all queues or of one."""
-        topics = None
-        if queue is not None:
-            topics = [{"name": queue, "partition_indexes": tuple(range(partitions))}]
-        found: dict[str, dict[tuple[str, int], int]] = {}
-        for node, names in self.by_coordinator(groups).items():
-            for some in chunks(names, 500):
-                asked = [{"group_id": name, "topics": topics} for name in some]
-                answer = self.call(9, 8, {"groups": asked, "require_stable": False}, node)
-                for group in answer.groups:
-                    found[group.group_id] = {
-                        (topic.name, part.partition_index): part.committed_offset
-                        for topic in group.topics
-                        for part in topic.partitions
-                        if part.committed_offset >= 0
-                    }
-        return found
+        one = [{"name": queue, "partition_indexes": tuple(range(partitions))}]
+        told = self._of_groups(groups, 9, 8, queue and one, require_stable=False)
+        return {
+            group.group_id: {
+                (topic.name, part.partition_index): part.committed_offset
+                for topic in group.topics
+                for part in topic.partitions
+                if part.committed_offset >= 0
+            }
+            for group in told
+        }
 
     def shared(
         self, groups: Sequence[str], queue: str | None = None, partitions: int = 0
     ) -> dict[str, dict[tuple[str, int], tuple[int, int]]]:
         """(start, lag) by share group and partition, of all queues or of one."""
-        topics = None
-        if queue is not None:
-            topics = [{"topic_name": queue, "partitions": tuple(range(partitions))}]
-        found: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
-        for node, names in self.by_coordinator(groups).items():
-            for some in chunks(names, 500):
-                asked = [{"group_id": name, "topics": topics} for name in some]
-                for group in self.call(90, 1, {"groups": asked}, node).groups:
-                    found[group.group_id] = {
-                        (topic.topic_name, part.partition_index): (part.start_offset, part.lag)
-                        for topic in group.topics
-                        for part in topic.partitions
-                        if part.start_offset >= 0
-                    }
-        return found
+        one = [{"topic_name": queue, "partitions": tuple(range(partitions))}]
+        return {
+            group.group_id: {
+                (topic.topic_name, part.partition_index): (part.start_offset, part.lag)
+                for topic in group.topics
+                for part in topic.partitions
+                if part.start_offset >= 0
+            }
+            for group in self._of_groups(groups, 90, 1, queue and one)
+        }
+
+    # -- settings, and the states that are told as settings
+
+    def configs(
+        self, names: Sequence[str], keys: Sequence[str] | None, node: int | None = None,
+        kind: int = QUEUE,
+    ) -> Sequence[Any]:  # fmt: skip
+        """Return settings by these names, None: all, of queues or groups."""
+        resources = [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+            for name in names
+        ]
+        values = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        results: Sequence[Any] = self.call(32, 4, values, node).results
+        return results
+
+    def _states(self, name: str, of: str, nodes: Iterable[int], kind: int = QUEUE) -> Iterator[Any]:
+        """Yield each node's state of the partitions that it serves."""
+        for node in nodes:
+            for config in self.configs([name], (f"kproxy.state.{of}",), node, kind)[0].configs:
+                yield json.loads(config.value)
 
     def share_states(
         self, group: str, queue: str, nodes: Iterable[int]
@@ -264,23 +288,14 @@ class Client:
         """
         owed = 0
         found: dict[int, dict[str, Any]] = {}
-        resource = {
-            "resource_type": 32, "resource_name": group,
-            "configuration_keys": (f"kproxy.state.{queue}",),
-        }  # fmt: skip
-        values = {
-            "resources": [resource], "include_synonyms": False, "include_documentation": False,
-        }  # fmt: skip
-        for node in nodes:
-            for config in self.call(32, 4, values, node).results[0].configs:
-                told = json.loads(config.value)
-                owed += told["dead_letters_waiting"]
-                found |= {int(index): stands for index, stands in told["partitions"].items()}
+        for told in self._states(group, queue, nodes, GROUP):
+            owed += told["dead_letters_waiting"]
+            found |= {int(index): stands for index, stands in told["partitions"].items()}
         return owed, found
 
     def delays(self, queue: str, nodes: Iterable[int]) -> list[dict[str, Any]]:
         """Return the delayed records of a queue: partition, records, when the next are due."""
-        found = self._told(queue, "delays", nodes)
+        found = chain.from_iterable(self._states(queue, "delays", nodes))
         return sorted(found, key=lambda one: int(one["partition"]))
 
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
@@ -288,21 +303,15 @@ class Client:
         each.
         """
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one in self._told(queue, "routes", nodes):
+        for one in chain.from_iterable(self._states(queue, "routes", nodes)):
             found[one["queue"]].append(one)
         return found
-
-    def _told(self, queue: str, what: str, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield each node's state of the partitions that it serves."""
-        for node in nodes:
-            for config in self._configs([queue], (f"kproxy.state.{what}",), node)[0].configs:
-                yield from json.loads(config.value)
 
     def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings that say to or from where, of queues that define a route."""
         found = {}
         for some in chunks(names, 1000):
-            for result in self._configs(some, ("kproxy.route.to", "kproxy.route.from")):
+            for result in self.configs(some, (ROUTE_TO, ROUTE_FROM)):
                 given = {config.name: config.value for config in result.configs if config.value}
                 if given:
                     found[result.resource_name] = given
@@ -310,20 +319,7 @@ class Client:
 
     def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str | None]:
         """Return settings of a queue, by these names; none where it may not be looked at."""
-        return {one.name: one.value for one in self._configs([name], keys)[0].configs}
-
-    def _configs(
-        self, names: Sequence[str], keys: tuple[str, ...], node: int | None = None
-    ) -> Sequence[Any]:
-        resources = [
-            {"resource_type": 2, "resource_name": name, "configuration_keys": keys}
-            for name in names
-        ]
-        values = {
-            "resources": resources, "include_synonyms": False, "include_documentation": False,
-        }  # fmt: skip
-        results: Sequence[Any] = self.call(32, 4, values, node).results
-        return results
+        return {one.name: one.value for one in self.configs([name], keys)[0].configs}
 
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:

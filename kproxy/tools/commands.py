@@ -1,84 +1,29 @@
-"""The commands: options, tables for people, JSON lines for programs."""
+"""The commands that list, describe and delete queues and groups."""
 
-import json
 import re
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import Progress, track
-from rich.table import Table
-from rich.text import Text
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
-from kproxy.tools.client import Client, Refused
-from kproxy.tools.client_settings import ClientSettings, read_client_settings
+from kproxy.tools.client import Address, Client, Refused
+from kproxy.tools.options import as_json_option, asked, match_option, server_option
+from kproxy.tools.output import bar, print_json, size, table
 from kproxy.tools.routes import TITLES, cells
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100
 
 
-def server_address(context: Any, parameter: Any, text: str) -> tuple[str, int]:
-    host, _, port = text.split(",")[0].rpartition(":")
-    if not host or not port.isdigit():
-        raise click.BadParameter(f"{text}: write it as HOST:PORT, for example 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
-
-
-_SETTINGS = "kproxy.client_settings"
-
-
-def _keep_settings(context: click.Context, parameter: Any, path: Path | None) -> None:
-    context.meta[_SETTINGS] = read_client_settings(path)
-
-
-settings_option = click.option(
-    "--command-config",
-    type=click.Path(path_type=Path),
-    envvar="KPROXY_COMMAND_CONFIG",
-    expose_value=False,
-    callback=_keep_settings,
-    help="file of client settings, for TLS and SASL (names of librdkafka, or of Kafka's tools)",
-)
-_server_option = click.option(
-    "--bootstrap-server",
-    default="127.0.0.1:9092",
-    show_default=True,
-    metavar="HOST:PORT",
-    envvar="KPROXY_BOOTSTRAP_SERVER",
-    callback=server_address,
-    help="a kproxy to ask",
-)
-
-
-def given_settings() -> ClientSettings | None:
-    """Return the settings of --command-config."""
-    found: ClientSettings | None = click.get_current_context().meta.get(_SETTINGS)
-    return found
-
-
-def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the server's address and the client's credentials."""
-    return _server_option(settings_option(command))
-
-
-as_json_option = _json = click.option(
-    "--json", "as_json", is_flag=True, help="JSON lines instead of a table"
-)
 _from = click.option("--from", "first", default="", metavar="NAME", help="begin at this name")
 _limit = click.option(
     "--limit", default=_LIMIT, show_default=True, type=click.IntRange(1), help="most lines shown"
 )
-_match = click.option("--match", metavar="REGEX", help="only names that this matches as a whole")
 
 
 def _wanted(match: str | None) -> TopicSpec:
@@ -91,37 +36,22 @@ def _wanted(match: str | None) -> TopicSpec:
     return lambda name: pattern.fullmatch(name) is not None
 
 
-def asked(address: tuple[str, int], ask: Callable[[Client], Any]) -> Any:
-    try:
-        with Client(address, given_settings()) as client:
-            return ask(client)
-    except Refused as error:
-        raise CannotStart(str(error)) from None
-
-
-def table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a pipe has no edge
-    console.print(table)
-
-
-def _more(name: str) -> None:
-    click.echo(f"… and more: --from {printable(name)} goes on from here", err=True)
-
-
-def _print_json(lines: Iterable[dict[str, Any]]) -> None:
-    for line in lines:
-        click.echo(json.dumps(line))
+def _list(
+    found: list[Any], limit: int, as_json: bool, titles: list[str],
+    cells_of: Callable[[Any], Iterable[Any]],
+) -> None:  # fmt: skip
+    """Print lines that begin with a name, at most so many."""
+    if as_json:
+        print_json(asdict(line) for line in found[:limit])
+    else:
+        table(titles, map(cells_of, found[:limit]))
+    if len(found) > limit:
+        name = next(iter(asdict(found[limit]).values()))
+        click.echo(f"… and more: --from {printable(name)} goes on from here", err=True)
 
 
 @click.command(name="queues")
-@_match
+@match_option
 @_from
 @_limit
 @click.option(
@@ -130,7 +60,7 @@ def _print_json(lines: Iterable[dict[str, Any]]) -> None:
 )  # fmt: skip
 @click.option("--group", help="show how far this group is behind")
 @click.option("--routes", is_flag=True, help="only queues that define a route, and its lag")
-@_json
+@as_json_option
 @server_option
 def queues_command(
     match: str | None,
@@ -140,7 +70,7 @@ def queues_command(
     group: str | None,
     routes: bool,
     as_json: bool,
-    bootstrap_server: tuple[str, int],
+    bootstrap_server: Address,
 ) -> None:
     """List queues with their records and bytes, by name or the largest first."""
     if sort == "lag" and group is None:
@@ -151,25 +81,23 @@ def queues_command(
         lines = queues(client, wanted, first=first, group=group, routes=routes)
         if sort == "name":
             return list(islice(lines, limit + 1))
-        shown = track(
-            lines, "looking at all queues", total=None, transient=True,
-            console=Console(stderr=True), disable=not sys.stderr.isatty(),
-        )  # fmt: skip
-        return top(iter(shown), sort, limit)
+        with bar("looking at all queues", None) as told:
+            return top(_told(lines, told), sort, limit)
 
     found = asked(bootstrap_server, ask)
-    if as_json:
-        _print_json(asdict(line) for line in found[:limit])
-    else:
-        titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
-        titles += ["ROUTE", "ROUTE LAG", "WAITS"] if routes else []
-        table(titles, [_cells(line, group is not None) for line in found[:limit]])
-    if len(found) > limit:
-        _more(found[limit].name)
+    titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
+    titles += ["ROUTE", "ROUTE LAG", "WAITS"] if routes else []
+    _list(found, limit, as_json, titles, lambda line: _cells(line, group is not None))
+
+
+def _told(lines: Iterable[QueueLine], told: Callable[..., Any]) -> Iterator[QueueLine]:
+    for line in lines:
+        told(advance=1)
+        yield line
 
 
 def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
-    shown: list[Any] = [line.name, line.partitions, line.records, decimal(line.bytes)]
+    shown: list[Any] = [line.name, line.partitions, line.records, size(line.bytes)]
     if with_lag:
         shown.append(line.lag)
     if line.route is not None:
@@ -178,37 +106,30 @@ def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
 
 
 @click.command(name="groups")
-@_match
+@match_option
 @_from
 @_limit
-@_json
+@as_json_option
 @server_option
 def groups_command(
-    match: str | None, first: str, limit: int, as_json: bool, bootstrap_server: tuple[str, int]
+    match: str | None, first: str, limit: int, as_json: bool, bootstrap_server: Address
 ) -> None:
     """List groups with their state and how far they are behind."""
     wanted = _wanted(match)
     found = asked(bootstrap_server, lambda c: groups(c, wanted, first=first, limit=limit + 1))
-    if as_json:
-        _print_json(asdict(line) for line in found[:limit])
-    else:
-        table(
-            ["GROUP", "TYPE", "STATE", "QUEUES", "LAG"],
-            [(g.group, g.type, g.state, g.queues, g.lag) for g in found[:limit]],
-        )
-    if len(found) > limit:
-        _more(found[limit].group)
+    titles = ["GROUP", "TYPE", "STATE", "QUEUES", "LAG"]
+    _list(found, limit, as_json, titles, lambda line: asdict(line).values())
 
 
 @click.command(name="describe")
 @click.argument("queue")
-@_json
+@as_json_option
 @server_option
-def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int]) -> None:
+def describe_command(queue: str, as_json: bool, bootstrap_server: Address) -> None:
     """Show a queue's partitions, settings, routes and groups."""
     found: GroupDescription = asked(bootstrap_server, lambda client: describe(client, queue))
     if as_json:
-        _print_json([found.plain()])
+        print_json([found.plain()])
         return
     settings = ", ".join(f"{name}={value}" for name, value in sorted(found.settings.items()))
     line = f"{found.name}  id {found.id}  settings: {settings or 'defaults'}"
@@ -216,35 +137,24 @@ def describe_command(queue: str, as_json: bool, bootstrap_server: tuple[str, int
     table(
         ["PARTITION", "LEADER", "START", "END", "RECORDS", "BYTES"],
         [
-            (p.partition, p.leader, p.start, p.end, p.end - p.start, decimal(p.bytes))
+            (p.partition, p.leader, p.start, p.end, p.end - p.start, size(p.bytes))
             for p in found.partitions
         ],
     )
-    if found.waiting:
-        click.echo()
-        table(
-            ["PARTITION", "WAITING", "NEXT DUE"],
-            [(w["partition"], w["records"], _time(w["next_ms"])) for w in found.waiting],
-        )
-    if found.routes:
-        click.echo()
-        table(TITLES, [row for line in found.routes for row in cells(line)])
-    if found.groups:
-        click.echo()
-        table(
-            ["GROUP", "COMMITTED", "LAG"],
-            [
-                (g["group"], " ".join(f"{i}:{o}" for i, o in g["committed"].items()), g["lag"])
-                for g in found.groups
-            ],
-        )
-    if found.share_groups:
-        click.echo()
-        table(
-            ["SHARE GROUP", "PARTITION", "START", "LAG", "IN FLIGHT", "DELIVERED", "ARCHIVED",
-             "OLDEST", "DEAD LETTERS WAITING"],
-            [_share_line(g, p) for g in found.share_groups for p in g["partitions"]],
-        )  # fmt: skip
+    for titles, rows in (
+        (["PARTITION", "WAITING", "NEXT DUE"],
+         [(w["partition"], w["records"], _time(w["next_ms"])) for w in found.waiting]),
+        (TITLES, [row for line in found.routes for row in cells(line)]),
+        (["GROUP", "COMMITTED", "LAG"],
+         [(g["group"], " ".join(f"{i}:{o}" for i, o in g["committed"].items()), g["lag"])
+          for g in found.groups]),
+        (["SHARE GROUP", "PARTITION", "START", "LAG", "IN FLIGHT", "DELIVERED", "ARCHIVED",
+          "OLDEST", "DEAD LETTERS WAITING"],
+         [_share_line(g, p) for g in found.share_groups for p in g["partitions"]]),
+    ):  # fmt: skip
+        if rows:
+            click.echo()
+            table(titles, rows)
 
 
 def _time(time_ms: int) -> str:
@@ -270,16 +180,16 @@ def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
 
 @click.command(name="delete")
 @click.argument("names", nargs=-1, metavar="QUEUE...")
-@_match
+@match_option
 @click.option("--yes", is_flag=True, help="do not ask")
-@_json
+@as_json_option
 @server_option
 def delete_command(
     names: tuple[str, ...],
     match: str | None,
     yes: bool,
     as_json: bool,
-    bootstrap_server: tuple[str, int],
+    bootstrap_server: Address,
 ) -> None:
     """Delete queues, with their records and all that groups committed on them."""
     if bool(names) == (match is not None):
@@ -297,19 +207,16 @@ def delete_command(
             what = doomed[0] if len(doomed) == 1 else f"{len(doomed)} queues, {doomed[0]} first,"
             click.confirm(f"delete {printable(what)} with all records?", abort=True, err=True)
         done = []
-        with Progress(
-            transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty()
-        ) as bar:
-            task = bar.add_task("deleting", total=len(doomed))
+        with bar("deleting", len(doomed)) as told:
             for outcome in client.delete(doomed):
                 done.append(outcome)
-                bar.advance(task)
+                told(advance=1)
         return done
 
     outcomes = asked(bootstrap_server, ask)
     failed = [name for name, code in outcomes if code]
     if as_json:
-        _print_json({"queue": name, "deleted": not code, "error_code": code}
+        print_json({"queue": name, "deleted": not code, "error_code": code}
                     for name, code in outcomes)  # fmt: skip
     else:
         click.echo(f"deleted {len(outcomes) - len(failed)}")

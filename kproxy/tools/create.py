@@ -3,10 +3,10 @@
 import click
 
 from kproxy.common.errors import Code
-from kproxy.tools.administration import GROUP, QUEUE, alter, create
+from kproxy.tools.administration import alter, create
 from kproxy.tools.changes import all_names, pairs, report, shown
-from kproxy.tools.client import Client
-from kproxy.tools.commands import as_json_option, asked, server_option
+from kproxy.tools.client import GROUP, QUEUE, Address, Client
+from kproxy.tools.options import as_json_option, asked, server_option
 
 _set = click.option(
     "--set", "given", multiple=True, metavar="KEY=VALUE", help="a setting; may be given again"
@@ -26,7 +26,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="check only: nothing cha
 @server_option
 def create_command(
     names: tuple[str, ...], partitions: int | None, given: tuple[str, ...], if_not_exists: bool,
-    dry_run: bool, as_json: bool, bootstrap_server: tuple[str, int],
+    dry_run: bool, as_json: bool, bootstrap_server: Address,
 ) -> None:  # fmt: skip
     """Create queues; - reads their names from standard input, one a line."""
     settings, wanted = pairs(given, "--set"), all_names(names)
@@ -51,7 +51,7 @@ def create_command(
 @server_option
 def alter_command(
     names: tuple[str, ...], given: tuple[str, ...], unset: tuple[str, ...], of_groups: bool,
-    dry_run: bool, as_json: bool, bootstrap_server: tuple[str, int],
+    dry_run: bool, as_json: bool, bootstrap_server: Address,
 ) -> None:  # fmt: skip
     """Change settings of queues or groups; - reads names from standard input."""
     changes: dict[str, str | None] = {**pairs(given, "--set"), **dict.fromkeys(unset)}

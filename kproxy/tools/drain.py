@@ -1,27 +1,16 @@
 """`kproxy drain`: hands a worker's shards to the others and stops it."""
 
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from kproxy.admin_socket.client import Answers, asking
 from kproxy.common.errors import CannotStart
-from kproxy.config.server import FIELDS
 from kproxy.store.directory_lock import wait_unlocked
+from kproxy.tools.config_options import data_dir_option
+from kproxy.tools.output import bar
 
 _END_S = 60.0
-
-data_dir_option = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
-    default=FIELDS["data_dir"].default,
-    show_default=True,
-    envvar="KPROXY_DATA_DIR",
-    help="the data directory of the kproxy to ask",
-)
 
 
 @click.command(name="drain")
@@ -43,12 +32,9 @@ def drain_command(data_dir: Path) -> None:
 def _shown(answers: Answers) -> int:
     """Show how far it is; how many shards nobody has taken."""
     most = left = 0
-    with Progress(
-        transient=True, console=Console(stderr=True), disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task("handing over shards", total=None)
+    with bar("handing over shards", None) as told:
         for values in answers.progress():
             left = values["shards"]
             most = max(most, left)
-            bar.update(task, total=most, completed=most - left)
+            told(total=most, completed=most - left)
     return left

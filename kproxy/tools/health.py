@@ -7,16 +7,15 @@ from typing import Any
 from urllib.error import HTTPError
 
 import click
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
-from kproxy.config.server import HTTP_DEFAULT, Config
+from kproxy.config.sections import HTTP_DEFAULT
+from kproxy.config.server import Config
 from kproxy.tools.client import Client
 from kproxy.tools.client_settings import ClientSettings
-from kproxy.tools.commands import given_settings, settings_option
 from kproxy.tools.config_options import config_file, loaded, settings
+from kproxy.tools.options import given_settings, settings_option
 from kproxy.tools.top import NoRedirects
 
 _HEALTH_S = 4
@@ -35,7 +34,7 @@ def health_command(config_file: Path | None, http: bool, **flags: Any) -> None:
         return
     host, port = config.listen_address
     here = "localhost" if host in ("0.0.0.0", "::") else host
-    if (given := given_settings()) is not None and given != ClientSettings():
+    if (given := given_settings()) != ClientSettings():
         click.echo(printable(secured_health(here, port, given)))
         return
     click.echo(printable(health(here, port)))
@@ -46,6 +45,9 @@ def health(host: str, port: int) -> str:
 
     Raises CannotStart where it does not serve.
     """
+    from confluent_kafka import KafkaException  # --help needs none
+    from confluent_kafka.admin import AdminClient
+
     client = AdminClient(
         {"bootstrap.servers": f"{host}:{port}", "log_level": 0, "socket.timeout.ms": 3000}
     )

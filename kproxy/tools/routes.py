@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kproxy.tools.client import Client, Refused
-from kproxy.virtual.folds.routes import FROM, TO
+from kproxy.tools.client import ROUTE_FROM, ROUTE_TO, Client, Refused
 
 Leaders = dict[tuple[str, int], int]
 
@@ -40,7 +39,7 @@ def routes_of(
 ) -> list[RouteLine]:
     """Return all routes to and from a queue with these settings and partitions: its own first."""
     told = client.routes(name, _nodes(leaders.values()))
-    to, source = settings.get(TO), settings.get(FROM)
+    to, source = settings.get(ROUTE_TO), settings.get(ROUTE_FROM)
     found = []
     if to:
         found.append(_line(f"to {to}", told.pop(name, []), leaders))
@@ -58,11 +57,11 @@ def own_routes(
 ) -> Iterator[tuple[str, RouteLine]]:
     """Yield the route of each of those queues (leaders by partition) that define one."""
     for name, settings in client.route_settings(list(queues)).items():
-        if to := settings.get(TO):
+        if to := settings.get(ROUTE_TO):
             mine = {(name, index): node for index, node in queues[name].items()}
             told = client.routes(name, _nodes(mine.values()))
             yield name, _line(f"to {to}", told.get(name, []), mine)
-        elif source := settings.get(FROM):
+        elif source := settings.get(ROUTE_FROM):
             yield name, _from(client, name, source)
 
 

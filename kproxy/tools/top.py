@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.filesize import decimal
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from kproxy.common.errors import CannotStart
-from kproxy.common.printable import printable
+from kproxy.tools.options import path
+from kproxy.tools.output import console as shown_on
+from kproxy.tools.output import made_table
 
 _TIMEOUT_S = 6
 _ANSWER_BYTES_MAX = 8 << 20
@@ -132,16 +134,6 @@ def ranges(numbers: Sequence[int]) -> str:
 # -- the view
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold",
-                  expand=False)  # fmt: skip
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
-
-
 def _seconds(value: float | None) -> str:
     if value is None:
         return "-"
@@ -183,8 +175,8 @@ def view(
     both = [(a, b) for a, b in pairs if a and b and "at" in a and "at" in b]
     workers = [_worker_row(url, earlier.get(url), page) for url, page in after]
     return Group(
-        _totals(both), Text(""), _table("", _WORKERS, workers), Text(""),
-        _queue_table(both, lines), Text(""), _group_table(both, lines),
+        _totals(both), Text(""), made_table(_WORKERS, workers), Text(""),
+        _queuemade_table(both, lines), Text(""), _groupmade_table(both, lines),
     )  # fmt: skip
 
 
@@ -208,7 +200,7 @@ def _totals(both: Sequence[tuple[Page, Page]]) -> Text:
     )
 
 
-def _queue_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
+def _queuemade_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
     rates: dict[str, tuple[float, float]] = {}
     for before, after in both:
         for name, (come, gone) in differences(before, after, "queues", 2):
@@ -216,10 +208,10 @@ def _queue_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
             rates[name] = known[0] + come, known[1] + gone
     busiest = sorted(rates.items(), key=lambda item: -sum(item[1]))[:lines]
     rows = [(name, f"{decimal(int(a))}/s", f"{decimal(int(b))}/s") for name, (a, b) in busiest]
-    return _table("", ("BUSIEST QUEUES (about)", "IN", "OUT"), rows)
+    return made_table(("BUSIEST QUEUES (about)", "IN", "OUT"), rows)
 
 
-def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
+def _groupmade_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
     found = []
     for before, after in both:
         known = {one["group"]: one["commits"] for one in before["groups"]}
@@ -233,7 +225,7 @@ def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
          "-" if one["members"] is None else f"{int(one['members'])}")
         for commits, one in found[:lines]
     ]  # fmt: skip
-    return _table("", ("BUSIEST GROUPS", "COMMITS/S", "LAG", "MEMBERS"), rows)
+    return made_table(("BUSIEST GROUPS", "COMMITS/S", "LAG", "MEMBERS"), rows)
 
 
 @click.command(name="top")
@@ -246,10 +238,8 @@ def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
               help="seconds between two looks")  # fmt: skip
 @click.option("--lines", default=10, show_default=True, type=click.IntRange(1, 20))
 @click.option("--once", is_flag=True, help="print one look and end")
-@click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="the bearer token that workers ask for")  # fmt: skip
-@click.option("--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="the certificates to trust at https:// addresses")  # fmt: skip
+@path("--token-file", exists=True, help="the bearer token that workers ask for")
+@path("--ca-file", exists=True, help="the certificates to trust at https:// addresses")
 def top_command(
     addresses: tuple[str, ...], every: float, lines: int, once: bool,
     token_file: Path | None, ca_file: Path | None,
@@ -262,9 +252,7 @@ def top_command(
         )
     token = None if token_file is None else token_file.read_text().strip()
     source = Source(addresses, token, ca_file)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
+    console = shown_on()
     before = source.pages()
     time.sleep(every)
     if once or not console.is_terminal:

@@ -7,8 +7,9 @@ import click
 from kproxy import __version__
 from kproxy.common.errors import CannotStart
 from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST
-from kproxy.tools.client import Client
-from kproxy.tools.commands import asked, server_option, table
+from kproxy.tools.client import Address, Client
+from kproxy.tools.options import asked, server_option
+from kproxy.tools.output import table
 
 _API_VERSIONS, _UPDATE_FEATURES = 18, 57
 _UPGRADE = 1
@@ -48,7 +49,7 @@ def update(client: Client, *, validate_only: bool) -> None:
 @click.option("--check", "action", flag_value="check", default=True, help="only say whether it can")
 @click.option("--finalize", "action", flag_value="finalize", help="put the newest level in force")
 @server_option
-def upgrade_command(action: str, bootstrap_server: tuple[str, int]) -> None:
+def upgrade_command(action: str, bootstrap_server: Address) -> None:
     """Raise the level that all workers write at, once each of them is of this release.
 
     It cannot be taken back: workers of older releases refuse to start from then on.

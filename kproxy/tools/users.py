@@ -5,7 +5,6 @@ server sees them. On the machine of a kproxy nobody needs to log in: its admin s
 """
 
 import base64
-import json
 import os
 import sys
 from pathlib import Path
@@ -16,10 +15,11 @@ import click
 from kproxy.admin_socket.client import asking
 from kproxy.common.errors import CannotStart
 from kproxy.security import scram
-from kproxy.tools.client import Client, checked
-from kproxy.tools.commands import as_json_option, asked, given_settings, settings_option, table
-from kproxy.tools.commands import server_address as _address
-from kproxy.tools.drain import data_dir_option
+from kproxy.tools.client import Address, Client, checked
+from kproxy.tools.config_options import data_dir_option
+from kproxy.tools.options import address as address_option
+from kproxy.tools.options import as_json_option, asked, given_settings, path, settings_option
+from kproxy.tools.output import print_json, table
 
 _DESCRIBE, _ALTER = 50, 51
 _NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -28,19 +28,11 @@ _LOCAL = ("127.", "localhost", "::1", "[::1]")
 _PASSWORD_BYTES_MAX = 1024
 _SALT_BYTES = 24
 
-_server = click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT",
-    envvar="KPROXY_BOOTSTRAP_SERVER",
-    callback=lambda context, parameter, text: text and _address(context, parameter, text),
-    help="a kproxy to ask; without it, the one on the data directory",
-)
+_server = address_option(None, "a kproxy to ask; without it, the one on the data directory")
 _mechanism = click.option(
     "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(_NUMBERS)),
     help="only this one; both by default",
 )  # fmt: skip
-
-Address = tuple[str, int] | None
 
 
 @click.group(name="users")
@@ -48,7 +40,7 @@ def users_command() -> None:
     """Show, add and delete users that log in by SCRAM or PLAIN."""
 
 
-def _changed(data_dir: Path, address: Address, changes: list[dict[str, Any]]) -> None:
+def _changed(data_dir: Path, address: Address | None, changes: list[dict[str, Any]]) -> None:
     """Have changes made. Raises CannotStart."""
     if address is None:
         with asking(_worker_directory(data_dir), "users", changes=changes) as answers:
@@ -106,13 +98,13 @@ def _password(file: Path | None) -> bytes:
 @click.option("--iterations", default=scram.ITERATIONS_MIN, show_default=True,
               type=click.IntRange(scram.ITERATIONS_MIN, scram.ITERATIONS_MAX),
               help="how often the password is hashed")  # fmt: skip
-@click.option("--password-file", type=click.Path(path_type=Path), help="file of the password")
+@path("--password-file", help="file of the password")
 @data_dir_option
 @_server
 @settings_option
 def add_command(
     name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Path | None,
-    data_dir: Path, bootstrap_server: Address,
+    data_dir: Path, bootstrap_server: Address | None,
 ) -> None:  # fmt: skip
     """Add a user, or give one another password: the line that standard input has."""
     password = _password(password_file)
@@ -137,13 +129,12 @@ def add_command(
     click.echo(f"{name} may log in")
 
 
-def _is_heard(address: tuple[str, int]) -> bool:
+def _is_heard(address: Address) -> bool:
     """Whether what is sent to an address goes over a network as it is."""
-    settings = given_settings()
-    return not (settings is not None and settings.tls) and not address[0].startswith(_LOCAL)
+    return not given_settings().tls and not address[0].startswith(_LOCAL)
 
 
-def _listed(data_dir: Path, address: Address) -> dict[str, list[tuple[str, int]]]:
+def _listed(data_dir: Path, address: Address | None) -> dict[str, list[tuple[str, int]]]:
     """Return mechanisms and iterations by user."""
     if address is None:
         found: dict[str, list[tuple[str, int]]] = {}
@@ -165,12 +156,11 @@ def _listed(data_dir: Path, address: Address) -> dict[str, list[tuple[str, int]]
 @data_dir_option
 @_server
 @settings_option
-def list_command(as_json: bool, data_dir: Path, bootstrap_server: Address) -> None:
+def list_command(as_json: bool, data_dir: Path, bootstrap_server: Address | None) -> None:
     """Show who may log in, and by which mechanisms."""
     found = sorted(_listed(data_dir, bootstrap_server).items())
     if as_json:
-        for user, infos in found:
-            click.echo(json.dumps({"user": user, "mechanisms": dict(infos)}))
+        print_json({"user": user, "mechanisms": dict(infos)} for user, infos in found)
         return
     table(
         ["USER", "MECHANISM", "ITERATIONS"],
@@ -185,7 +175,7 @@ def list_command(as_json: bool, data_dir: Path, bootstrap_server: Address) -> No
 @_server
 @settings_option
 def delete_command(
-    name: str, mechanisms: tuple[str, ...], data_dir: Path, bootstrap_server: Address
+    name: str, mechanisms: tuple[str, ...], data_dir: Path, bootstrap_server: Address | None
 ) -> None:
     """Delete a user: it cannot log in again, and is disconnected where it has."""
     known = [mechanism for mechanism, _ in _listed(data_dir, bootstrap_server).get(name, [])]

@@ -11,6 +11,7 @@ from kproxy.tools.routes import RouteLine, own_routes, routes_of
 
 _MANY = 200  # groups asked for at a time
 _SHARE = "share"
+_OF_QUEUE = 1  # the source of a setting that the queue sets itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,8 @@ def describe(client: Client, name: str) -> GroupDescription:
         )
         for _, index in sorted(leaders)
     ]
-    listed, settings = client.groups(), _settings(client, name)
+    listed, configs = client.groups(), client.configs([name], None)[0].configs
+    settings = {one.name: one.value for one in configs if one.config_source == _OF_QUEUE}
     return GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
@@ -203,13 +205,6 @@ def describe(client: Client, name: str) -> GroupDescription:
         waiting=client.delays(name, {node for node in leaders.values() if node >= 0}),
         routes=routes_of(client, name, settings, leaders),
     )
-
-
-def _settings(client: Client, name: str) -> dict[str, str]:
-    resource = {"resource_type": 2, "resource_name": name, "configuration_keys": None}
-    values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-    found = client.call(32, 4, values).results[0].configs
-    return {config.name: config.value for config in found if config.config_source == 1}
 
 
 def _groups_of(

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kproxy.tools import administration
 from kproxy.tools.client_settings import ClientSettings
+from kproxy.tools.output import Refusals
 from kproxy.tools.records import consume, offsets, text, times
 from kproxy.tools.records import input as record_input
 from kproxy.tools.records.consume import _Reading
@@ -202,7 +203,7 @@ class _Group:
 def _member(monkeypatch: pytest.MonkeyPatch) -> tuple[_Reading, _Group]:
     """Return a member of a group that reads on at the end."""
     monkeypatch.setattr(confluent_kafka, "Consumer", _Group)
-    monkeypatch.setattr(consume, "given_settings", lambda: None)
+    monkeypatch.setattr(consume, "librdkafka", lambda address, settings: settings)
     found = {("q", 0): offsets.Span(0, 9, None)}
     reading = _Reading(("localhost", 1), found, "g", None, True, False)
     assert isinstance(reading._consumer, _Group)
@@ -248,8 +249,8 @@ def test_records_to_be_sent_again_are_reported_at_an_interrupt(
             return 0
 
     sender = _Sender.__new__(_Sender)
-    sender._producer, sender.refused = Idle(), 0
+    sender._producer, sender.refusals = Idle(), Refusals()
     sender._again = [(Record(None, b"v"), "line 1")]
     sender.give_up()
-    assert sender.refused == 1
+    assert sender.refusals.count == 1
     assert "1 records were not acknowledged" in capsys.readouterr().err

@@ -15,8 +15,8 @@ import click
 
 from kproxy.common.errors import CannotStart, Code
 from kproxy.tools.changes import reason
-from kproxy.tools.client import Client, Refused
-from kproxy.tools.commands import asked, given_settings, server_option
+from kproxy.tools.client import Address, Client, Refused
+from kproxy.tools.options import asked, librdkafka, server_option
 from kproxy.tools.records.offsets import Part, Place, Span, parsed, spans
 from kproxy.tools.records.text import Record, as_json, formatted
 from kproxy.tools.records.text import parsed as parsed_format
@@ -49,7 +49,7 @@ _AUTO_RESET = {"start": "earliest", "end": "latest"}
 def consume_command(
     names: tuple[str, ...], offset: str | None, num: int | None, group: str | None, text: str,
     json_lines: bool, regex: bool, only: tuple[int, ...], follow: bool, uncommitted: bool,
-    raw: bool, bootstrap_server: tuple[str, int],
+    raw: bool, bootstrap_server: Address,
 ) -> None:  # fmt: skip
     """Print the records of queues, up to the end; committed ones alone.
 
@@ -172,18 +172,15 @@ class _Reading:
     """A consumer that reads some partitions, or as a member of a group."""
 
     def __init__(
-        self, address: tuple[str, int], found: dict[Part, Span], group: str | None,
+        self, address: Address, found: dict[Part, Span], group: str | None,
         reset: str | None, follow: bool, uncommitted: bool,
     ) -> None:  # fmt: skip
         from confluent_kafka import Consumer, KafkaError, TopicPartition  # --help needs none
 
         self._eof, self._group, self._follow = KafkaError._PARTITION_EOF, group, follow
         self._found = found
-        given = given_settings()
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": f"{address[0]}:{address[1]}",
-                **(given.librdkafka() if given is not None else {}),
+            librdkafka(address, {
                 "group.id": group or _BY_ITSELF,
                 "auto.offset.reset": reset or "earliest",
                 "enable.auto.commit": group is not None,
@@ -193,9 +190,8 @@ class _Reading:
                 "queued.max.messages.kbytes": 65_536,
                 "fetch.queue.backoff.ms": 10,  # a second of waiting else, whenever much is there
                 "topic.metadata.refresh.interval.ms": 10_000,
-                "log_level": 0,
-            }
-        )
+            })
+        )  # fmt: skip
         self._open: set[Part] | None = None
         self._ours: set[Part] = set()
         """The partitions of a group that this member may print and commit."""

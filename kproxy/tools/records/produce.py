@@ -1,6 +1,5 @@
 """`kproxy produce`: lines, JSON lines and files become records of a queue."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,18 +8,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kproxy.common.errors import CannotStart, Code
-from kproxy.tools.changes import complain, pairs, reason
-from kproxy.tools.client import Client, Refused
-from kproxy.tools.commands import as_json_option, asked, given_settings, server_option
+from kproxy.tools.changes import pairs, reason
+from kproxy.tools.client import Address, Client, Refused
+from kproxy.tools.options import as_json_option, asked, librdkafka, server_option
+from kproxy.tools.output import Refusals, bar, complain, print_json
 from kproxy.tools.records.input import BadRecord, reader
 from kproxy.tools.records.text import Record
 from kproxy.tools.records.times import duration, moment
 
-_SHOWN_MAX = 20
 _DELAY = "kproxy.delay-ms"
 _DELIVERY_S = 60
 _POLL_EVERY = 256
@@ -50,7 +47,7 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 def produce_command(
     queue: str, key: str | None, headers: tuple[str, ...], text: str, files: tuple[Path, ...],
     compression: str, acks: str, partition: int | None, timestamp: int | None, delay: int | None,
-    tombstone: bool, as_json: bool, bootstrap_server: tuple[str, int],
+    tombstone: bool, as_json: bool, bootstrap_server: Address,
 ) -> None:  # fmt: skip
     """Write the lines of standard input, or files, into a queue.
 
@@ -77,20 +74,17 @@ def produce_command(
                     try:
                         sender.send(_filled(parse(piece), fixed, tombstone), where)
                     except BadRecord as error:
-                        sender.refuse(where, str(error))
+                        sender.refusals.add(f"{where}: {error}")
                     advance(stream)
         sender.flush()
     except KeyboardInterrupt:
         sender.give_up()
     if as_json:
-        line = {"queue": queue, "produced": sender.produced, "refused": sender.refused}
-        click.echo(json.dumps(line))
+        refused = sender.refusals.count
+        print_json([{"queue": queue, "produced": sender.produced, "refused": refused}])
     else:
         click.echo(f"produced {sender.produced}")
-    if sender.refused:
-        if sender.refused > _SHOWN_MAX:
-            complain(f"… and {sender.refused - _SHOWN_MAX} more, {sender.refused} refused in all")
-        raise SystemExit(1)
+    sender.refusals.end()
 
 
 def _batch_bytes(client: Client, queue: str, delayed: bool) -> int:
@@ -129,22 +123,18 @@ def _inputs(files: tuple[Path, ...]) -> Iterator[tuple[str, BinaryIO]]:
 @contextmanager
 def _bar(files: tuple[Path, ...]) -> Iterator[Any]:
     """Show how much of the files was read, on a terminal."""
-    if not files or not sys.stderr.isatty():
+    if not files:
         yield lambda stream: None
         return
     total = sum(path.stat().st_size for path in files if path.exists())
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        transient=True, console=Console(stderr=True),
-    ) as progress:  # fmt: skip
-        task = progress.add_task("producing", total=total)
+    with bar("producing", total, of_bytes=True) as told:
         places: dict[BinaryIO, int] = {}
 
         def advance(stream: BinaryIO) -> None:
             place = stream.tell()
             if place != places.get(stream):
                 places[stream] = place
-                progress.update(task, completed=sum(places.values()))
+                told(completed=sum(places.values()))
 
         yield advance
 
@@ -152,15 +142,12 @@ def _bar(files: tuple[Path, ...]) -> Iterator[Any]:
 class _Sender:
     """A producer, and how many of its records were taken and refused."""
 
-    def __init__(self, address: tuple[str, int], queue: str, settings: dict[str, Any]) -> None:
+    def __init__(self, address: Address, queue: str, settings: dict[str, Any]) -> None:
         from confluent_kafka import KafkaException, Producer  # --help needs none
 
         self._error = KafkaException
-        given = given_settings()
         self._producer = Producer(
-            {
-                "bootstrap.servers": f"{address[0]}:{address[1]}",
-                **(given.librdkafka() if given is not None else {}),
+            librdkafka(address, {
                 "enable.idempotence": settings["acks"] == "all",
                 "partitioner": "murmur2_random",  # as Java's producers
                 "linger.ms": 10,
@@ -168,12 +155,12 @@ class _Sender:
                 "message.max.bytes": 100 << 20,  # the server says what is too large
                 "message.timeout.ms": _DELIVERY_S * 1000,
                 "topic.metadata.propagation.max.ms": 10_000,
-                "log_level": 0,
                 **settings,
-            }
-        )
+            })
+        )  # fmt: skip
         self._queue = queue
-        self.produced = self.refused = self._sent = 0
+        self.produced = self._sent = 0
+        self.refusals = Refusals()
         self._again: list[tuple[Record, str]] = []
         self._sends_again = False
 
@@ -219,15 +206,9 @@ class _Sender:
         if error.name() == "_INVALID_DIFFERENT_RECORD":  # another one of its batch is to blame
             self._again.append((_given(message), where))
             return
-        self.refuse(where, _said(error))
+        self.refusals.add(f"{where}: {_said(error)}")
         if error.fatal():
             raise CannotStart(f"{self._queue}: nothing more can be sent: {error.str()}")
-
-    def refuse(self, where: str, why: str) -> None:
-        """Count a record that is refused, and show the first ones."""
-        self.refused += 1
-        if self.refused <= _SHOWN_MAX:
-            complain(f"{where}: {why}")
 
     def flush(self) -> None:
         """Wait until every record is answered."""
@@ -240,7 +221,7 @@ class _Sender:
         if left := len(self._producer) + len(self._again):
             self._producer.purge(blocking=False)
             complain(f"stopped: {left} records were not acknowledged")
-            self.refused += left
+            self.refusals.count += left
 
 
 def _filled(record: Record, fixed: Record, tombstone: bool) -> Record:
