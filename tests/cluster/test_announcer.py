@@ -240,7 +240,7 @@ async def test_commands_behind_anothers_claim_are_the_others_to_announce() -> No
 
 
 async def test_owner_that_lost_a_shard_while_claiming_announces_nothing() -> None:
-    """Seed 267 of `tests/simulation/test_workers.py`."""
+    """Seed 267 of `tests/simulation/workers/test_workers.py`."""
 
     topic = Topic()
     member = Member(topic, 1)
@@ -257,7 +257,7 @@ async def test_owner_that_lost_a_shard_while_claiming_announces_nothing() -> Non
 async def test_unannounced_note_does_not_hold_once_another_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seed 89 of `tests/simulation/test_workers.py`: a deleted queue was there for ever."""
+    """Seed 89 of `tests/simulation/workers/test_workers.py`: a deleted queue was there for ever."""
     monkeypatch.setattr(announcer, "_LOST_S", -1.0)
     name = next(f"q{i}" for i in range(99) if shard_of(f"q{i}", SHARDS) == HOME)
 

@@ -12,7 +12,7 @@ from kproxy.virtual.commands.offsets import ExpireOffsets
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.groups.test_classic_groups import Member, running_worker
-from tests.handlers.test_long_requests import call, commit_values, make, shard_of
+from tests.handlers.long.test_requests import call, commit_values, make, shard_of
 
 
 def coordinator_of(worker: Worker) -> Coordinator:

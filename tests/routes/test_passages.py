@@ -45,7 +45,7 @@ from kproxy.virtual.rows.shares import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
-from tests.virtual.share_cases import ARCHIVED_3, LOST
+from tests.virtual.commands.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from kproxy.virtual.rows.queues import Partition, decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard
-from tests.together import together
+from tests.running.together import together
 from tests.wire import batch
 
 KEY = (QueueId(b"q" * 16), 0)
