@@ -19,8 +19,6 @@ OFFENDERS: dict[str, int] = {
     "tests/clients": 88,
     "tests/faults": 45,
     "tests/kafka": 136,
-    "tests/simulation": 222,
-    "tests/virtual": 1,
 }
 """The offenders left, by folder. `python -m tests.project.test_sentences FOLDER` lists them."""
 

@@ -1,4 +1,4 @@
-"""Seeds of the simulations: some in each run, the rest by `-m long`, many in one parameter.
+"""The seeds of the simulations: some in each run, the rest by `-m long`, many in one parameter.
 
 A run has 10 s of CPU for each simulation. A failing seed is named in a note of the exception.
 """
@@ -11,7 +11,7 @@ import pytest
 
 
 def seeds(count: int, *, long: int = 0, each: int = 10) -> Any:
-    """Parametrize `seeds` by ranges of `each`: below `count` always, below `long` by `-m long`."""
+    """Give a test ranges of `each` seeds: below `count` always, below `long` by `-m long`."""
     ranges = [
         pytest.param(
             range(first, min(first + each, end)), id=f"from {first}", marks=marks

@@ -197,7 +197,7 @@ class Simulation:
 
 
 def still_options(cache_bytes: int) -> Any:
-    """RocksDB without compactions, which would delete files while a crash copies them."""
+    """Return options without compactions, which would delete files while a crash copies them."""
     options = real_options(cache_bytes)
     options.set_disable_auto_compactions(True)
     return options
@@ -236,7 +236,7 @@ def _whoever_is_named_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgotten_ones_are_counted_on(patch: pytest.MonkeyPatch) -> None:
-    """So a partition without any looks for them, and one that has some may not."""
+    """Count forgotten producers on: a partition looks for some without need, or does not look."""
     forget = producers.forget
 
     def miscounted(state: Any, key: Any, row: Any, named: Any) -> int:

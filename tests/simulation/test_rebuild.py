@@ -56,19 +56,19 @@ OF_QUEUES = b"kflASCMW"
 
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was passed over in looks for anchors is remembered after two batches."""
+    """Have looks for anchors remember the rows that they passed over after two batches."""
     monkeypatch.setattr(snapshot, "_ROWS_AT_ONCE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> LogLocation:
-    """Where a body lies: in the log itself, so that the places of two workers can be compared."""
+    """Return a body's place in the log itself, so that two workers' places can be compared."""
     return LogLocation(log_offset // SEGMENT, log_offset, len(envelope.body))
 
 
 def as_rebuilt(data: bytes) -> bytes:
-    """A batch's row without the note that a plain one came while a transaction was open.
+    """Return a batch's row without the note that a plain one came while a transaction was open.
 
-    A rebuild does not know that; who needs it reads the batch.
+    A rebuild does not know that; a reader that needs it reads the batch.
     """
     batch = rows.decode_batch(data)
     if batch.transaction == rows.NO_TRANSACTION:
@@ -77,7 +77,7 @@ def as_rebuilt(data: bytes) -> bytes:
 
 
 class Owner:
-    """Stands in for the shard that a Keeper keeps."""
+    """The shard that a Keeper keeps, in short."""
 
     def __init__(self) -> None:
         self.kv = DictKv()
@@ -155,7 +155,7 @@ class Simulation:
     # -- what an owner does beside its work
 
     def publish(self) -> None:
-        """All rows changed since the last time, in one transaction."""
+        """Publish all rows changed since the last time, in one transaction."""
         state, kv = self.owner.state, self.owner.kv
         keys, state.unpublished = state.unpublished, set()
         assert all(kv.get(rows.unpublished_key(key)) is not None for key in keys)
@@ -181,7 +181,7 @@ class Simulation:
         return segment * SEGMENT
 
     def trim_log(self) -> None:
-        """To the oldest segment that held anything live when the rows were published.
+        """Trim to the oldest segment that held anything live when the rows were published.
 
         Not now: a batch copied since is counted on from where it was, if the copy is not published.
         """
@@ -213,14 +213,14 @@ class Simulation:
         assert not left, f"not copied: {left}"
 
     def reachable(self) -> Iterator[tuple[bytes, rows.Batch]]:
-        """The owner's rows of batches that a reader can get to."""
+        """Yield the owner's rows of batches that a reader can get to."""
         for key, value in self.owner.kv.scan(*RowKind.BATCH.range()):
             row = self.owner.state.partition(rows.partition_of(key))
             if row is not None and rows.batch_key_offset(key) >= row.log_start:
                 yield key, rows.decode_batch(value)
 
     def compact(self) -> None:
-        """A pass that drops any records, of a partition that there may be."""
+        """Drop any records, of a partition that there may be."""
         keys = [rows.partition_of(key) for key, _ in self.owner.kv.scan(*RowKind.PARTITION.range())]
         if not keys:
             return
@@ -246,7 +246,7 @@ class Simulation:
         self.compacted += 1
 
     def send(self, envelope: Envelope) -> None:
-        """Now, or late; or twice."""
+        """Apply a command now, or late; or twice."""
         dice = self.rng.random()
         if dice > 0.3:
             self.owner.apply(envelope)
@@ -293,7 +293,7 @@ class Simulation:
             state.kv.write(state.drain())
 
     def remembering(self, state: State) -> Iterator[PartitionKey]:
-        """Partitions whose producers are to be forgotten some time."""
+        """Yield the partitions whose producers are to be forgotten some time."""
         for key, data in state.kv.scan(*RowKind.PARTITION.range()):
             if rows.decode_partition(data).by_time:
                 yield rows.partition_of(key)
@@ -303,12 +303,15 @@ class Simulation:
         return {rows.producers_due_of(key)[1] for key, _ in found}
 
     def notes(self, state: State) -> set[str]:
-        """Deleted queues whose producers are still to be swept."""
+        """Return the deleted queues whose producers are still to be swept."""
         return {json.loads(note)[0] for _, note in state.kv.scan(b"x", b"y")}
 
     def comparable(self, state: State) -> Iterator[tuple[bytes, bytes]]:
-        """Rows that answers come from. Notes of housekeeping, and what it has still to sweep, may
-        differ: a rebuilt state never had the dead batches."""
+        """Yield the rows that answers come from.
+
+        Notes of housekeeping, and what it has still to sweep, may differ: a rebuilt state never had
+        the dead batches.
+        """
         for key, value in state.kv.scan(b"", b"\xff"):
             if key[0] in OF_QUEUES and key[1:17].hex() in self.to_sweep:
                 continue
@@ -361,7 +364,7 @@ class Simulation:
         return self.append(queue, index)
 
     def group_command(self, queue: QueueId, index: int) -> Envelope:
-        """Of a coordinator that knows the group as it is, or as it was."""
+        """Return a command of a coordinator that knows the group as it is, or as it was."""
         data = self.owner.state.get(group_rows.group_key("g"))
         version = -1 if data is None else group_rows.decode_group(data).version
         after = self.rng.choice((version, version, version, -1, 3))
@@ -395,7 +398,7 @@ class Simulation:
         )
 
     def spread(self, queue: QueueId) -> Envelope:
-        """News of a queue whose home is elsewhere, perhaps late; that it is gone is the last."""
+        """Return news of a queue with a home elsewhere, perhaps late; its deletion is last."""
         name = self.spread_here.setdefault(queue, f"other-{queue[0]}")
         number = self.rng.choice((10, 50, 100, 150, 1000))
         partitions = 4 if number < 100 else 7 if number < 1000 else 0
@@ -416,7 +419,7 @@ class Simulation:
         return Envelope(Kind.APPEND, queue, index, time_ms=time_ms, body=body)
 
     def forget(self) -> None:
-        """Some producers that somebody finds idle, at once or late."""
+        """Forget some producers that somebody finds idle, at once or late."""
         for found, data in self.owner.kv.scan(*RowKind.PRODUCER.range()):
             if self.rng.random() < 0.3:
                 named = producer_rows.producer_id_of(data), producer_rows.used_ms_of(data)

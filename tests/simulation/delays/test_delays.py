@@ -16,7 +16,7 @@ from tests.simulation.seeds import named, seeds
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is done on a thread, and little at once."""
+    """Have looks run on the loop, a few records at once."""
 
     async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
         return work(*args)
@@ -40,7 +40,7 @@ async def test_each_is_seen_once_in_order_and_never_early(seeds: range) -> None:
 
 
 def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:
-    """Neither who looks nor the fold minds the time."""
+    """Ignore the time, in looks and in the fold."""
     plan = delivery.plan
     patch.setattr(
         looker, "plan",
@@ -96,7 +96,7 @@ def _what_failed_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_came_meanwhile_is_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """The next look begins behind what was delivered, and one millisecond more."""
+    """Begin the next look a millisecond after the records that were delivered."""
     patch.setattr(
         looker.delay_rows, "waiting_range",
         lambda key, due_ms=0, offset=0: waiting_range(key, due_ms + 1 if due_ms else 0),
@@ -104,7 +104,7 @@ def _what_came_meanwhile_is_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_mixed_one_is_due_as_a_whole(patch: pytest.MonkeyPatch) -> None:
-    """Whatever else is due in between."""
+    """Deliver an envelope of mixed due times at once, past others that are due in between."""
     plan = delivery.plan
 
     def until_now(*args: Any) -> Any:
@@ -119,7 +119,7 @@ def _all_of_a_mixed_one_is_due(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_more_is_passed(patch: pytest.MonkeyPatch) -> None:
-    """Of what is due at one time."""
+    """Pass over one record more of those that are due at one time."""
     passed_by = looker.Looker._passed_by
     patch.setattr(
         looker.Looker, "_passed_by",

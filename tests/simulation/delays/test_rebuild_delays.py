@@ -1,5 +1,8 @@
-"""As `test_rebuild`, with delays: batches wait, several of one envelope, are copied forward, and
-are due out of order, in part, late and twice, and wait on."""
+"""A rebuild as in `test_rebuild`, with delays.
+
+Batches wait, several of one envelope, are copied forward, and are due out of order, in part, late
+and twice, and wait on.
+"""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -53,7 +56,7 @@ class WithDelays(Simulation):
         return self.rng.choice((self.later, self.due, self.due))(key)
 
     def batch_of(self, key: PartitionKey) -> bytes:
-        """A client's, of a producer or of none."""
+        """Return a client's batch, of a producer or of none."""
         made = self.append(*key).body
         assert isinstance(made, bytes)
         return made
@@ -78,7 +81,7 @@ class WithDelays(Simulation):
         return self.now_ms + self.rng.choice((1, 20, 20, 300, 5000))
 
     def due(self, key: PartitionKey) -> Envelope:
-        """What is due of a partition, by an owner who may be late, or early."""
+        """Deliver the due records of a partition, by an owner who may be late, or early."""
         aside, state = delay_rows.hidden(key), self.owner.state
         found = [
             WAITING_BATCHES.parts(found)[1:]
@@ -115,7 +118,7 @@ class WithDelays(Simulation):
         return bytes(body[at : at + found.length])
 
     def compact(self) -> None:
-        """Of partitions that readers know."""
+        """Compact a partition that readers know."""
         scan, kv = self.owner.kv.scan, self.owner.kv
 
         def shown(start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -139,7 +142,7 @@ class WithDelays(Simulation):
                 yield key, value
 
     def is_looked_for(self, state: State, key: PartitionKey) -> None:
-        """What waits is in the index, under the time of what is due next, or earlier."""
+        """Check that waiting records are in the index, at the next due time or earlier."""
         found = next(state.kv.scan(*delay_rows.waiting_range(key)), None)
         if found is not None:
             entry = state.kv.get(DELAY_ENTRIES.key(key))

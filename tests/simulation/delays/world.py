@@ -96,7 +96,7 @@ class SimWorker:
         return self._world.now_ms + self.off_ms
 
     async def look(self) -> bool:
-        """As long as there is more; whether nothing failed."""
+        """Look as long as there is more; return whether nothing failed."""
         for _ in range(500):
             self._world.planned_at[self.shard.writer] = len(self.shard.log)
             try:
@@ -147,7 +147,7 @@ class World:
         return first
 
     def ends(self, key: PartitionKey) -> list[int]:
-        """Of what is seen, and of what waits."""
+        """Return the ends of the visible and of the waiting records."""
         found = [self.truth.state.partition(one) for one in (key, delay_rows.hidden(key))]
         return [0 if row is None else row.next_offset for row in found]
 
@@ -235,7 +235,7 @@ class World:
             await self.look()
 
     async def look(self) -> None:
-        """What was due when the look began, and is not, has failed to be appended."""
+        """Look; a record that was due at its begin is delivered, or failed to be appended."""
         now_ms, end = self.worker.now_ms(), len(self.log)
         if await self.worker.look():
             for queue in self.queues.keys() - self.deleted:
@@ -247,12 +247,12 @@ class World:
                 assert not [1 for due_ms, _ in left if due_ms <= now_ms], f"left before {end}"
 
     def jump(self) -> None:
-        """A worker's clock is put forward or back, by less than an hour."""
+        """Put a worker's clock forward or back, by less than an hour."""
         self.jumps += 1
         self.worker.off_ms = self.rng.choice((-1_500_000, -1000, -30, 30, 1000, 1_500_000))
 
     def depose(self) -> None:
-        """Another worker takes the shard over; the one before may not know, or is gone."""
+        """Have another worker take the shard over; the one before may not know, or is gone."""
         self.takeovers += 1
         if self.rng.random() < 0.5:
             self.deposed = [*self.deposed[-1:], self.worker]
@@ -274,7 +274,7 @@ class World:
         self.worker.shard.follow()
 
     def produce(self) -> None:
-        """As the Produce handler does it."""
+        """Append a batch as the Produce handler does."""
         living = list(self.queues.keys() - self.deleted)
         if not living:
             return
@@ -350,7 +350,7 @@ class World:
         return _partition_of(key)[0] not in self.deleted
 
     def is_ordered(self, key: PartitionKey) -> None:
-        """What waited for a fixed delay is seen as it came."""
+        """Check that records with a fixed delay are seen in the order of their arrival."""
         fixed = [self.dues[v] for v in self.seen.get(key, ()) if v in self.dues]
         landed = [at for _, at, delay_ms in fixed if delay_ms]
         assert landed == sorted(landed), "the order of arrival is lost"

@@ -1,10 +1,10 @@
 """Dead letters of a shard whose owner changes at any moment, and what is true of them.
 
 Two shards: in shard 0 records are archived, and dead-letter queues have partitions in both. Owners
-of shard 0 are late, killed, and deposed without knowing it. What they append there comes in order,
-once or twice or not at all; what they send to shard 1 comes at once, late, twice, or never, and
-whoever sent it hears of it or not. Dead-letter queues
-grow, and groups are given others. The sender is the real one (`kproxy.shares.dead_letters`).
+of shard 0 are late, killed, and deposed without knowing it. Their appends there come in order,
+once or twice or not at all. Their appends to shard 1 come at once, late, twice, or never, and the
+sender hears of it or not. Dead-letter queues grow, and groups are given others. The sender is the
+real one (`kproxy.shares.dead_letters`).
 """
 
 import random
@@ -90,7 +90,7 @@ def headers_of(data: bytes, count: int) -> dict[str, str]:
 
 
 def letters_in(shard: Any, name: str, key: PartitionKey) -> Iterator[Letter]:
-    """The records of one partition of a dead-letter queue, in their order."""
+    """Yield the records of one partition of a dead-letter queue, in order."""
     row = shard.state.partition(key)
     if row is None:
         return
@@ -104,7 +104,7 @@ def letters_in(shard: Any, name: str, key: PartitionKey) -> Iterator[Letter]:
 
 
 class Queues:
-    """As all workers have them announced."""
+    """The catalogue, as all workers have it announced."""
 
     changes = 0
 
@@ -135,7 +135,7 @@ class Queues:
 
 
 def monotonic() -> float:
-    """The loop's time, where there is one."""
+    """Return the loop's time, where there is a loop."""
     try:
         return virtual_time.monotonic()
     except RuntimeError:
@@ -143,7 +143,7 @@ def monotonic() -> float:
 
 
 def dead_letters(shards: Any, routes: Any, world: Any, **config: Any) -> DeadLetters:
-    """Over `world.queues` and `world.settings`; `world.submit` makes queues."""
+    """Make one over `world.queues` and `world.settings`; `world.submit` makes queues."""
     catalogue: Catalogue[Ticket] = Catalogue(world.queues, world.submit, 1, QueueIds(SHARDS))
     return DeadLetters(
         shards, routes, world.settings.__getitem__, catalogue, Config(**config), Counters(),
@@ -195,7 +195,7 @@ class Life:
                     tasks.start_soon(work)
 
     async def nap(self) -> None:
-        """A little, or as long as it stands still."""
+        """Wait a little, or as long as the worker stands still."""
         left = self.stalled_until - anyio.current_time()
         await anyio.sleep(left if left > 0 else self.rng.choice(_SOON_S))
 
@@ -208,13 +208,13 @@ class Life:
         self.more_to_send.set()
 
     def claim(self) -> None:
-        """Only who is not the owner, as far as it knows, and has not claimed."""
+        """Claim the shard, unless this worker owns it, as far as it knows, or has claimed it."""
         if not self.shard.serving and not self.claiming:
             self.claiming = True
             self.send(Claim().envelope())
 
     async def sending(self) -> None:
-        """In order, as an idempotent producer has it; what is given up may have arrived."""
+        """Send in order, as an idempotent producer; an append that is given up may have arrived."""
         while True:
             while self.outgoing:
                 await self.nap()
@@ -246,7 +246,7 @@ class Life:
                     self.take(self.world.log[len(self.shard.log)])
 
     def take(self, envelope: Envelope) -> None:
-        """The log's next envelope."""
+        """Apply the log's next envelope."""
         shard, offset = self.shard, len(self.shard.log)
         mine = envelope.writer == self.number
         if envelope.kind == Kind.CLAIM:
@@ -276,7 +276,7 @@ class DeadWorld:
         self.trouble = True
         self.log: list[Envelope] = []
         self.landed = anyio.Event()
-        self.here = MemoryShard(0, SHARDS, shared=True)  # what the log comes to
+        self.here = MemoryShard(0, SHARDS, shared=True)  # the fold of the log
         self.elsewhere = MemoryShard(1, SHARDS, shared=True)
         self.queues = Queues()
         self.workers: list[Life] = []
@@ -303,7 +303,7 @@ class DeadWorld:
         raise AssertionError("no queue is to be made")
 
     def spread(self, name: str, partitions: int, **configs: str) -> None:
-        """A queue has so many partitions from now on, and everybody knows."""
+        """Give a queue so many partitions, and tell everybody."""
         self.version += 1
         told = AssignPartitions(id_of(name), name, partitions, self.version, 1).envelope()
         self.land(told)
@@ -322,7 +322,7 @@ class DeadWorld:
         return worker
 
     def owners(self) -> list[Life]:
-        """Who thinks that it is."""
+        """Return the workers that think they own the shard."""
         return [worker for worker in self.workers if worker.shard.serving]
 
     # -- logs
@@ -341,7 +341,7 @@ class DeadWorld:
         return outcome
 
     def arrive(self, take: Any, envelope: Envelope) -> Ticket:
-        """What is sent to another's log, or to one's own that is another's by now."""
+        """Send to another's log, or to one's own that is another's by now."""
         ticket = Ticket([envelope])
         self.tasks.start_soon(self._arrive, take, envelope, ticket)
         return ticket
@@ -367,7 +367,7 @@ class DeadWorld:
     # -- what happens
 
     async def claims(self) -> None:
-        """Takeovers, crashes and standstills."""
+        """Take the shard over, crash and stand still."""
         while self.trouble:
             await anyio.sleep(self.rng.choice((0.5, 2.0, 6.0)))
             worker = self.rng.choice(self.workers)
@@ -382,7 +382,7 @@ class DeadWorld:
             worker.claim()
 
     async def settle(self) -> None:
-        """From now on nothing goes wrong: one owner stays."""
+        """End the trouble, with one owner that stays."""
         self.trouble = False
         await anyio.sleep(12)
         self.rng.choice(self.workers).claim()
@@ -404,7 +404,7 @@ class DeadWorld:
                 self.land(Trim(*key, self.rng.randrange(row.next_offset), 9).envelope())
 
     async def archive(self) -> None:
-        """Owners say what becomes of records; also those that are none any more."""
+        """Have owners say what becomes of records; deposed ones too."""
         while self.trouble:
             await anyio.sleep(self.rng.random() * 0.5)
             owners = self.owners()
@@ -430,7 +430,7 @@ class DeadWorld:
                 owner.send(ChangeShares(group, asked, 9).envelope())
 
     async def change(self) -> None:
-        """Dead-letter queues grow, and groups are given others."""
+        """Grow dead-letter queues, and give groups others."""
         while self.trouble:
             await anyio.sleep(self.rng.choice((1.0, 4.0)))
             if self.rng.random() < 0.4:
@@ -448,7 +448,7 @@ class DeadWorld:
                 )
 
     async def run(self, seconds: float = 40) -> None:
-        """So long with trouble; then one owner gets everything done."""
+        """Run so long with trouble; then one owner gets everything done."""
         async with anyio.create_task_group() as self.tasks:
             for _ in range(2):
                 self.start_worker()
@@ -460,7 +460,7 @@ class DeadWorld:
             with anyio.move_on_after(200):
                 while next(self.here.kv.scan(*RowKind.DEAD_LETTER.range()), None) is not None:
                     await anyio.sleep(0.1)
-            await anyio.sleep(60)  # what is late comes
+            await anyio.sleep(60)  # late envelopes land
             self.tasks.cancel_scope.cancel()
 
     # -- what is true

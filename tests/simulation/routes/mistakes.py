@@ -89,7 +89,7 @@ def _shipped_again_by_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
 
 
 def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
-    """To queues that this worker does not know, or knew otherwise, what is shipped goes later."""
+    """Ship to queues that this worker does not know, or knew otherwise, later."""
     by_name = Passage._ship
 
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:

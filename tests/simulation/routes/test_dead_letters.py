@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("small_batches")
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a few records, so that most runs are cut."""
+    """Make batches of a few records, so that most runs are cut."""
     monkeypatch.setattr(dead_letter_sender, "to_thread", virtual_time.Inline)
     monkeypatch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
     monkeypatch.setattr(dead_letter_sender, "_LOT", 3)
@@ -94,7 +94,7 @@ def _settled_before_it_landed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _two_under_way(patch: pytest.MonkeyPatch) -> None:
-    """The next goes before the last has landed; each is settled once it has."""
+    """Send the next batch before the last has landed; settle each once it has."""
 
     async def send(self: Sender, stream: _Stream, target: Target) -> bool:
         if not await self._aim(stream, target):

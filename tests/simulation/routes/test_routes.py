@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("small_cuts")
 
 @pytest.fixture
 def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a few records, in several parts."""
+    """Make cuts of a few records, in several parts."""
     monkeypatch.setattr(passage, "to_thread", virtual_time.Inline)
     monkeypatch.setattr(cutting, "CUT_BYTES", 600)
     monkeypatch.setattr(cutting, "PART_TARGETS", 2)

@@ -1,11 +1,11 @@
 """Entrances and filters of a shard whose owner changes at any moment, and what is true of them.
 
 Two shards: the sources are in shard 0, what they pass on goes to queues of both. Owners of shard 0
-are late, killed, and deposed without knowing it. What they append there comes in order, once or
-twice or not at all; what they ship to shard 1 comes at once, late, twice, or never, and whoever
-sent it hears of it or not. Transactions are aborted, records trimmed, settings changed, sources,
-definers and targets deleted and made again. Two entrances pass records to each other's names. What
-passes records on is the real thing (`kproxy.routes`).
+are late, killed, and deposed without knowing it. Their appends there come in order, once or
+twice or not at all. Their appends to shard 1 come at once, late, twice, or never, and the sender
+hears of it or not. Transactions are aborted, records trimmed, settings changed, sources, definers
+and targets deleted and made again. Two entrances pass records to each other's names. The passages
+are the real ones (`kproxy.routes`).
 """
 
 import itertools
@@ -49,12 +49,12 @@ from tests.simulation.routes.dead_letters import (
 from tests.wire import TODAY_MS, batch, keyed, record
 
 LOST = "lost"
-PARTITIONS = 4  # of an entrance: half of them in shard 0
+PARTITIONS = 4  # an entrance's: half of them are in shard 0
 _TRANSACTIONAL = 0x10
 
 
 def _letters(shard: int, prefix: str, count: int) -> list[str]:
-    """So many letters that make names of this shard, with this prefix."""
+    """Return so many letters that make names of this shard, with this prefix."""
     return [c for c in "abcdefghijklmnopqrstuvwxyz" if shard_of(prefix + c, SHARDS) == shard][
         :count
     ]
@@ -119,7 +119,7 @@ class RouteLife(Life):
             self.world.tasks.start_soon(self.send_again, envelope)
 
     async def send_again(self, envelope: Envelope) -> None:
-        """A late copy: other cuts may be behind it by now."""
+        """Send a late copy, which other cuts may have overtaken."""
         await anyio.sleep(self.rng.random())
         self.outgoing.append(envelope)
         self.more_to_send.set()
@@ -144,7 +144,7 @@ class RouteWorld(DeadWorld):
         self.epochs: dict[tuple[PartitionKey, QueueId], list[tuple[int, str, str]]] = defaultdict(
             list
         )
-        """Of a route: (first offset, the definer's name, template or filter; "": nowhere)."""
+        """A route's epochs: (first offset, definer's name, template or filter; "": nowhere)."""
         self.trimmed: Counter[PartitionKey] = Counter()
         self.gone: set[QueueId] = set()
         self.archive: list[tuple[str, QueueId, list[tuple[str, bytes]]]] = []
@@ -171,7 +171,7 @@ class RouteWorld(DeadWorld):
         return outcome
 
     def trim_under_way(self) -> None:
-        """What a new owner ships again may be gone in part."""
+        """Trim records that a new owner has to ship again."""
         for key, data in list(self.here.kv.scan(*RowKind.ROUTE.range())):
             source, route = ROUTES.parts(key)[0], decode_route(data)
             if route.landed < route.cut and self.rng.random() < 0.6:
@@ -195,7 +195,7 @@ class RouteWorld(DeadWorld):
         return (self.here, self.elsewhere)[shard_of(name, SHARDS)]
 
     def apply_in(self, name: str, envelope: Envelope) -> Outcome:
-        """In the home shard of a queue."""
+        """Apply an envelope in the home shard of a queue."""
         if shard_of(name, SHARDS) == 0:
             return self.land(envelope)
         return self.elsewhere.apply(envelope)
@@ -214,7 +214,7 @@ class RouteWorld(DeadWorld):
             self.queues.by_name.pop(name, None)
 
     def make(self, name: str, partitions: int, **configs: str) -> QueueId:
-        """Anew, where it is there."""
+        """Make a queue, anew where it is there."""
         self.delete(name)
         queue_id = self.new_id()
         self.apply_in(name, CreateQueue(queue_id, name, partitions, configs).envelope())
@@ -249,7 +249,7 @@ class RouteWorld(DeadWorld):
         self.follow_filters(name)
 
     def follow_filters(self, name: str) -> None:
-        """Whoever takes from a queue of this name goes on, from the start of a new one."""
+        """Move the filters of a queue of this name to the start of a new one."""
         for filtered in FILTERS:
             queue = self.shard(filtered).state.queue(filtered)
             if queue is not None and queue.configs.get(FROM) == name:
@@ -268,7 +268,7 @@ class RouteWorld(DeadWorld):
 
     def define(self, source: str, definer: QueueId, name: str, spec: str, text: str, start: bool,
                ) -> None:  # fmt: skip
-        """As the definer's home shard has it done: once, or again."""
+        """Define a route as the definer's home shard does: once, or again."""
         told = DefineRoute(definer, source, spec, start, next(self.as_of)).envelope()
         for _ in range(self.rng.choice((1, 1, 2))):
             self.land(told)
@@ -277,7 +277,10 @@ class RouteWorld(DeadWorld):
         self.note_epoch(source, definer, name, text, start and first)
 
     def change_filter(self, name: str) -> None:
-        """Made, changed, deleted, or let be a plain queue for a while. Its home may be either."""
+        """Make, change or delete a filter, or let it be a plain queue for a while.
+
+        Its home may be either shard.
+        """
         state, dice = self.shard(name).state, self.rng.random()
         queue, before = state.queue(name), None
         if queue is not None:
@@ -380,7 +383,7 @@ class RouteWorld(DeadWorld):
         self.seen["committed" if commit else "aborted"] += 1
 
     async def run(self, seconds: float = 25) -> None:
-        """So long with trouble; then one owner gets everything done."""
+        """Run so long with trouble; then one owner gets everything done."""
         async with anyio.create_task_group() as self.tasks:
             for _ in range(2):
                 self.start_worker()
@@ -389,7 +392,7 @@ class RouteWorld(DeadWorld):
                 self.tasks.start_soon(work)
             await anyio.sleep(seconds)
             await self.settle()
-            await anyio.sleep(150)  # what is late comes
+            await anyio.sleep(150)  # late envelopes land
             self.tasks.cancel_scope.cancel()
 
     # -- what is true
@@ -417,7 +420,7 @@ class RouteWorld(DeadWorld):
                     yield name, value
 
     def target_of(self, one: Sent, definer: QueueId) -> str | None:
-        """Where a record goes by one route; None: nowhere."""
+        """Return the queue that a record goes to by one route; None: nowhere."""
         found = None
         for start, name, text in self.epochs[one.source, definer]:
             if start <= one.offset:
@@ -472,7 +475,7 @@ class RouteWorld(DeadWorld):
                 yield queue.name, queue.queue_id, list(self.records_in(queue.name))
 
     def check_routes(self) -> None:
-        """All has landed, and what has ended is gone."""
+        """Check that every cut has landed, and that routes that ended are gone."""
         for key, data in self.here.kv.scan(*RowKind.ROUTE.range()):
             source, _ = ROUTES.parts(key)
             row, route = self.here.state.partition(source), decode_route(data)

@@ -114,7 +114,7 @@ class Member:
         return session
 
     def epochs(self, worker: Worker) -> dict[PartitionKey, int]:
-        """Of the share partitions, as the worker has them."""
+        """Return the epochs of the share partitions, as the worker has them."""
         found = {}
         for key in list(self.world.keys):
             row = worker.shares.row(worker.shard, key, self.group)  # type: ignore[arg-type]
@@ -152,14 +152,14 @@ class Member:
             self.session = None
 
     def leave(self, worker: Worker, session: ShareSession) -> None:
-        """What it holds goes back."""
+        """Give back the records that a member holds."""
         claim = worker.shard.claim_offset
         for held_claim, at in list(self.truth.holds):
             if held_claim == claim and at[1] == self.group:
                 self.truth.lets_go(claim, at, self.name)
 
     def says(self, ident: Ident, first: int, last: int) -> list[list[Said]]:
-        """In one request or several."""
+        """Return the acknowledgements of a run, in one request or several."""
         rng = self.rng
         if not self.world.trouble:
             return [[(first, last, [self.kind_of(ident, at) for at in range(first, last + 1)])]]
@@ -227,7 +227,7 @@ class Member:
                     truth.holds[claim, at] = Hold(self.name, asked + lock_s)
 
     def told_before(self, kinds: dict[At, int]) -> set[tuple[At, int]]:
-        """Notes what may become true by what is said; what of it was so before."""
+        """Note the outcomes that may come true by this; return those that might before."""
         said, known = self.truth.said, set()
         for at, kind in kinds.items():
             some = {ACCEPT: said.accepted, REJECT: said.rejected, GAP: said.gaps}.get(kind)
@@ -238,7 +238,7 @@ class Member:
         return known
 
     def forget(self, kinds: dict[At, int], known: set[tuple[At, int]]) -> None:
-        """All of it was refused: nothing of it may come true."""
+        """Forget a request that was refused as a whole."""
         said = self.truth.said
         for at, kind in kinds.items():
             some = {ACCEPT: said.accepted, REJECT: said.rejected, GAP: said.gaps}.get(kind)
@@ -271,7 +271,7 @@ class Happenings:
                 del self.truth.holds[place]
 
     def append(self, key: PartitionKey, **more: Any) -> int:
-        """The first offset."""
+        """Append a batch, and return its first offset."""
         count = self.rng.randrange(1, BATCH_MAX + 1)
         body = batch(*[b"v"] * count, **more)
         outcome = self.world.land(Envelope(Kind.APPEND, *key, body=body))

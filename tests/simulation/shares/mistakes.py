@@ -69,7 +69,7 @@ def what_was_done_is_owed_again(patch: Patch) -> None:
 
 
 def a_takeover_is_not_noticed(patch: Patch) -> None:
-    """Who had the shard before goes on with what it knew then."""
+    """Let the owner before go on with the state that it had."""
 
     def current(self: SharePartition) -> bool:
         return bool(self.shard.serving)

@@ -1,5 +1,8 @@
-"""As `test_rebuild`, with share groups: what is archived is owed, sent elsewhere and settled, and
-other queues' dead letters are taken: once, late, twice, or in part."""
+"""A rebuild as in `test_rebuild`, with share groups.
+
+Archived records are owed, sent elsewhere and settled, and other queues' dead letters are taken:
+once, late, twice, or in part.
+"""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -69,7 +72,7 @@ class WithShares(Simulation):
         return self.rng.choice((*(self.forward, self.share) * 3, self.of_group))(key)
 
     def of_group(self, key: PartitionKey) -> Envelope:
-        """What the group's own shard keeps, of a group as it is or as it was."""
+        """Return a command of the group's own shard, for the group as it is or was."""
         if self.rng.random() < 0.3:
             return ConfigureGroup("g", {"a": str(self.rng.randrange(9))}, ["b"]).envelope()
         if self.rng.random() < 0.1:

@@ -1,9 +1,9 @@
-"""What is true of share groups: the fold of the whole log, and what members were told.
+"""The truth of share groups: the fold of the whole log, and what members were told.
 
-S1 two members never hold a record at once under one owner. S2 what was answered as accepted is
-never given again, and is accepted (S6). S3 a count is given once, but for the first one of each
-owner. S4 the start only goes forward. S5 each record ends, by what a member said of it or by the
-limit, and none is passed over. S8 what is to be a dead letter is owed once. S9 the window is bound.
+S1 two members never hold a record at once under one owner. S2 a record that was answered as
+accepted is never given again, and is accepted (S6). S3 a count is given once, but for the first one
+of each owner. S4 the start only goes forward. S5 each record ends, by a member's acknowledgement or
+by the limit, and none is passed over. S8 a dead letter is owed once. S9 the window is bound.
 """
 
 from collections import Counter, defaultdict
@@ -54,7 +54,7 @@ class Hold(NamedTuple):
 
 @dataclass
 class Said:
-    """What members have said of records that they may have held."""
+    """The acknowledgements that members have sent for records that they may have held."""
 
     accepted: set[At] = field(default_factory=set)
     rejected: set[At] = field(default_factory=set)
@@ -156,9 +156,9 @@ class Truth:
     def gives(
         self, claim: int, member: str, at: At, deliveries: int, asked: float, now: float
     ) -> None:
-        """Between these times a member got a record."""
+        """Note that a member got a record, between these times."""
         lock_s = self._settings[at[1]].lock_duration_ms / 1000
-        accepted = self.answered.get(at, claim + 1)  # who was deposed by then knows nothing of it
+        accepted = self.answered.get(at, claim + 1)  # a worker deposed by then does not know
         assert accepted > claim, f"S2: {at} was accepted, and {member} is given it"
         held = self.holds.get((claim, at))
         assert held is None or held.until <= now, f"S1: {at} for {member}, and {held} at {now}"
@@ -172,7 +172,7 @@ class Truth:
         self.counted["given again"] += deliveries > 1
 
     def lets_go(self, claim: int, at: At, member: str) -> Hold | None:
-        """A member says what becomes of a record, or leaves: others may get it."""
+        """Release a record that a member acknowledges, or that it leaves behind."""
         held = self.holds.get((claim, at))
         if held is not None and held.member == member:
             return self.holds.pop((claim, at))
@@ -182,7 +182,7 @@ class Truth:
         self.holds.setdefault((claim, at), held)
 
     def is_answered(self, claim: int, at: At) -> None:
-        """A member was told that it accepted a record that it held."""
+        """Note that a member was told that it accepted a record that it held."""
         ended = self.ended.get(at)
         if ended is None:
             assert at[3] < self._log_start(at[0]), f"S6: {at} is not in the log"
@@ -208,7 +208,7 @@ class Truth:
         return found
 
     def all_ended(self) -> None:
-        """S5, S6, S8."""
+        """Check S5, S6 and S8."""
         for key, group in self.places():
             row, partition = self.row((key, group)), self.shard.state.partition(key)
             assert row is not None

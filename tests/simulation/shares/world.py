@@ -1,8 +1,8 @@
 """Share groups on a shard whose owner changes at any moment: its log, workers, and what is true.
 
-The log is kept; each worker has a copy of the rows, and is late. What an owner appends arrives in
-its order, late, once or twice, or not at all, and the owner may never hear which. A worker that was
-deposed and does not know it goes on serving. The soft layer is the real one (`kproxy.shares`).
+The log is kept; each worker has a copy of the rows, and is late. An owner's appends arrive in
+their order, late, once or twice, or not at all, and the owner may never hear which. A worker that
+was deposed and does not know it goes on serving. The soft layer is the real one (`kproxy.shares`).
 """
 
 import random
@@ -108,7 +108,7 @@ class Worker:
             call.cancel()
 
     async def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """A client's request. Raises Gone."""
+        """Do a client's request. Raises Gone."""
         if not self.alive:
             raise Gone
         with anyio.CancelScope() as scope:
@@ -122,7 +122,7 @@ class Worker:
     # -- the log
 
     async def nap(self) -> None:
-        """A little, or as long as the worker stands still."""
+        """Wait a little, or as long as the worker stands still."""
         left = self.stalled_until - anyio.current_time()
         await anyio.sleep(left if left > 0 else self.rng.choice(_SOON_S))
 
@@ -135,7 +135,7 @@ class Worker:
         self.more_to_send.set()
 
     async def sending(self) -> None:
-        """In order, as an idempotent producer has it; what is given up may have arrived."""
+        """Send in order, as an idempotent producer; an append that is given up may have arrived."""
         while True:
             while self.outgoing:
                 await self.nap()
@@ -159,7 +159,7 @@ class Worker:
             await self.more_to_send.wait()
 
     def claim(self) -> None:
-        """As a worker does: not while it serves, as far as it knows, and one after the other."""
+        """Claim the shard, unless this worker serves it, as far as it knows, or has a claim out."""
         if self.shard.serving or self.claiming:
             return
         ticket = Ticket([Claim().envelope()])
@@ -189,7 +189,7 @@ class Worker:
                     self.take(self.world.log[len(self.shard.log)])
 
     def take(self, envelope: Envelope) -> None:
-        """The log's next envelope."""
+        """Apply the log's next envelope."""
         mine = envelope.writer == self.number
         if envelope.kind == Kind.CLAIM and not mine:
             self.shard.serving = False
@@ -245,7 +245,7 @@ class World:
         self.controls: set[tuple[PartitionKey, int]] = set()
 
     def land(self, envelope: Envelope) -> Outcome:
-        """It is in the log, and durable."""
+        """Append an envelope to the log, where it is durable."""
         self.log.append(envelope)
         outcome = self.truth.take(envelope)
         landed, self.landed = self.landed, anyio.Event()
@@ -260,11 +260,11 @@ class World:
         return worker
 
     def owners(self) -> list[Worker]:
-        """Who thinks that it is."""
+        """Return the workers that think they own the shard."""
         return [worker for worker in self.workers if worker.shard.serving]
 
     async def claims(self) -> None:
-        """Takeovers, crashes and standstills."""
+        """Take the shard over, crash and stand still."""
         while self.trouble:
             await anyio.sleep(self.rng.choice((0.5, 2.0, 6.0)))
             worker = self.rng.choice(self.workers)
@@ -281,7 +281,7 @@ class World:
                 worker.claim()
 
     async def settle(self) -> None:
-        """From now on nothing goes wrong: one owner stays."""
+        """End the trouble, with one owner that stays."""
         self.trouble = False
         for worker in self.workers:
             worker.stalled_until = 0.0

@@ -54,7 +54,7 @@ _NEAR_THE_END = 32_760
 _AGAIN = (None, Code.CONCURRENT_TRANSACTIONS)
 _FATAL = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_PRODUCER_EPOCH)
 _WHOLE = 10_000
-"""How often is asked for what must be known."""
+"""The number of tries for an answer that must be known."""
 
 
 class Fenced(Exception):
@@ -83,7 +83,7 @@ class Producer:
         self._values = itertools.count()
 
     def live(self, seconds: float, fences: list["Producer"]) -> Acting:
-        """`fences`: earlier lives; those that have begun by now are fenced once this one has."""
+        """Run until a time. `fences`: earlier lives, which this one fences if they have begun."""
         until = self.world.now + seconds
         fenced = [other for other in fences if other.begun]
         try:
@@ -98,7 +98,7 @@ class Producer:
             pass
 
     def _ask(self, handler: Callable[[], Acting], times: int = _WHOLE) -> Acting:
-        """Again and again, until it is known. Raises Fenced, and Aborts if it is not known."""
+        """Ask until the outcome is known. Raises Fenced, and Aborts where it stays unknown."""
         self._asked_again = False
         for _ in range(times):
             outcome: Outcome | None = yield from self.world.answered(handler())
@@ -122,7 +122,7 @@ class Producer:
         self._unsure = False
 
     def _take(self, outcome: Outcome) -> None:
-        """The producer id and epoch to go on with."""
+        """Take the producer id and epoch to go on with."""
         given = outcome.number, outcome.epoch
         self.world.model.given(self.client, *given)
         if given != (self._pid, self._epoch):
@@ -234,7 +234,7 @@ class Producer:
 
 
 class Others:
-    """Who has no transactional id."""
+    """The clients without transactional ids."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -289,7 +289,7 @@ class Others:
             yield from self._changed(group, [ALL], None, DeleteGroup(group).envelope())
 
     def _abort_by_number(self) -> Acting:
-        """An operator's: of what a partition has open."""
+        """Abort some open transactions of a partition, as an operator does."""
         _, key, shard = self._queue()
         log = self.world.logs[shard]
         found = [
@@ -321,7 +321,7 @@ class Others:
 
 
 def _begin(world: World) -> None:
-    """Queues, and transactional ids whose epochs will soon run out."""
+    """Make queues, and transactional ids whose epochs will soon run out."""
     for number in range(_IDS // 2):
         name = f"t{number}"
         shard = shard_of(name, SHARDS)
@@ -339,7 +339,7 @@ def _begin(world: World) -> None:
 
 
 def _lives(world: World, name: str) -> Acting:
-    """One life after the other, some of which begin before the last is over."""
+    """Begin one life after the other, some before the last is over."""
     rng = random.Random(f"{world.seed} {name}")
     before: list[Producer] = []
     for number in itertools.count():

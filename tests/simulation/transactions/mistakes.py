@@ -224,4 +224,4 @@ MISTAKES = [
     _rare(deleted_offsets_come_back_with_the_end, 500),
     (what_waits_is_not_counted_down, 10),
 ]
-"""What must be seen, and in how many seeds at most: three times those that it took, or more."""
+"""The mistakes to see, and in how many seeds at most: three times those that it took, or more."""

@@ -1,4 +1,4 @@
-"""As `test_rebuild`, with transactions: rebuilt from every publication, a shard is the owner's.
+"""A rebuild as in `test_rebuild`, with transactions.
 
 Some transactional ids have their coordinator in this shard, others elsewhere; both versions of the
 protocol, commits and aborts, offsets of groups, markers that come twice or name what takes no part.
@@ -70,7 +70,7 @@ TAG = b"tag of t"
 
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pending offsets, and of those who took part, two at a time."""
+    """Take pending offsets, and participants, two at a time."""
     monkeypatch.setattr(group_fold, "NAMED_MAX", 2)
     monkeypatch.setattr(transaction_fold, "NAMED_MAX", 2)
 
@@ -215,7 +215,7 @@ class WithTransactions(Simulation):
         ).envelope()
 
     def work(self, producer_id: int, epoch: int) -> Envelope | None:
-        """A record, or an offset."""
+        """Return a record or an offset in the transaction."""
         state = self.owner.state
         if self.rng.random() < 0.3:
             group = self.rng.choice(GROUPS)
@@ -240,7 +240,7 @@ class WithTransactions(Simulation):
     def marker(
         self, producer_id: int, epoch: int, marker_epoch: int, number: int, commit: bool
     ) -> Envelope | None:
-        """What is still open is told, in parts, with others that take no part; None: all is."""
+        """Return a marker for some open participants and for others; None: none is open."""
         state = self.owner.state
         keys = []
         for found, data in state.kv.scan(*RowKind.OPEN_TRANSACTION.range()):
@@ -277,7 +277,7 @@ class WithTransactions(Simulation):
 
 
 def index_faults(found: dict[bytes, bytes]) -> Iterator[str]:
-    """What the background would not find."""
+    """Yield the rows that the background would not find."""
     for key, value in found.items():
         if RowKind.TRANSACTION.of(key):
             name = TRANSACTIONS.parts(key)[0]
@@ -311,7 +311,7 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 
 def _without(kind: RowKind) -> Mistake:
-    """An index row is not made again."""
+    """Leave out an index row in a rebuild."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         decode = snapshot.decode

@@ -2,7 +2,7 @@
 
 Clients with and without KIP-890, their zombies, some near their last epoch, write to queues that
 are trimmed, deleted and made again, and commit offsets to groups that others commit to as well.
-What readers see is held against what clients were told
+The view of readers is held against what clients were told
 (`tests/virtual/folds/transaction_model.py`), and the rows against a fold of each whole log.
 """
 

@@ -1,9 +1,9 @@
 """Transactions over three logs, and a network that delays, loses, reorders and says twice.
 
-What lands in a log is folded at once, as all who read the log will fold it; so a log's
-`MemoryShard` is what is true. Who serves, drives or asks acts on what it saw some time ago, and
-learns what became of its commands late or never. Several drive a transaction at once, some of them
-for long after they should have stopped. Time is that of a heap of events; whoever acts is a
+An append to a log is folded at once, as all readers of the log will fold it; so a log's
+`MemoryShard` is the truth. Servers, drivers and clients act on what they saw some time ago, and
+learn the outcomes of their commands late or never. Several drive a transaction at once, some of
+them for long after they should have stopped. Time is that of a heap of events; each actor is a
 generator that yields seconds to sleep, or a `Later` to wait for.
 """
 
@@ -65,7 +65,7 @@ _GIVEN_UP_S = 3.0
 
 
 class Later:
-    """What somebody waits for."""
+    """A value that somebody waits for."""
 
     def __init__(self) -> None:
         self.done = False
@@ -86,7 +86,7 @@ class Later:
 
 
 class SortedKv(DictKv):
-    """Scans are as fast as they are short."""
+    """A store whose scans are as fast as they are short."""
 
     def __init__(self, rows: dict[bytes, bytes] | None = None) -> None:
         super().__init__(rows)
@@ -120,7 +120,7 @@ class SimLog(MemoryShard):
         self.restart({})
 
     def restart(self, found: dict[bytes, bytes] | None = None) -> None:
-        """All that is in memory is gone."""
+        """Lose all that is in memory."""
         if found is not None:
             self.kv = SortedKv(found)
         self.state = State(self.kv, 1000)
@@ -131,7 +131,7 @@ class SimLog(MemoryShard):
         self.first_rows = dict(self.kv.rows)
 
     def folded_again(self) -> dict[bytes, bytes]:
-        """The rows as a fold of the whole log makes them."""
+        """Return the rows as a fold of the whole log makes them."""
         again = SimLog(self.shard)
         again.restart(self.first_rows)
         for envelope in self.log:
@@ -147,7 +147,7 @@ class Conditions:
     lost: float
     twice: float  # said by one shard's worker to another's log
     unsaid: float  # it landed, and who sent it does not hear of it
-    stale: float  # who serves sees what was true a while ago
+    stale: float  # the reader sees the rows of a while ago
     crash: float  # after each append
     drivers: int
 
@@ -167,7 +167,7 @@ class Conditions:
 
 @dataclass(slots=True)
 class Mistakes:
-    """What a worker may do wrong; `transaction_mistakes` plants those of the fold."""
+    """The mistakes of a worker; `mistakes` plants those of the fold."""
 
     completes_early: bool = False
     enlists_beside: bool = False
@@ -280,11 +280,11 @@ class World:
             self.at(self._travels_s(), lambda: said.set(outcome))
 
     def appended(self, shard: int, *envelopes: Envelope, foreign: bool = False) -> Acting:
-        """The outcome, None where it is not known."""
+        """Append, and return the outcome; None where it is not known."""
         return (yield self.append(shard, *envelopes, foreign=foreign), _GIVEN_UP_S)
 
     def _check(self, shard: int, envelope: Envelope, outcome: Outcome) -> None:
-        """After each append."""
+        """Check an append."""
         log = self.logs[shard]
         if envelope.kind in _ROW_KINDS:
             name = _name_in(envelope) or (outcome.message or "")
@@ -318,7 +318,7 @@ class World:
         return CreateQueue(queue_id, name, 1, {}).envelope()
 
     def row(self, name: str, stale: bool = False) -> Transaction | None:
-        """A transactional id's row, as who serves its shard sees it."""
+        """Return a transactional id's row, as the server of its shard sees it."""
         found = self._history.get(name, [])
         before = self.now - self.rng.random() * 10 if stale else self.now
         seen = [one for one in found if one.at <= before]
@@ -328,7 +328,7 @@ class World:
         return None if data is None else TRANSACTIONS.decode(data)
 
     def seen(self, shard: int, key: PartitionKey, start: int = 0) -> list[bytes]:
-        """What a reader of committed records gets, by a consumer's own algorithm."""
+        """Return the records that a read_committed consumer gets, by its own algorithm."""
         log = self.logs[shard]
         row = log.state.partition(key)
         if row is None:
@@ -356,7 +356,7 @@ class World:
     # -- handlers: what a worker does for a client
 
     def answered(self, acting: Acting) -> Acting:
-        """A request; None where no answer comes."""
+        """Do a request; return None where no answer comes."""
         answer = self.spawn(acting)
         said = Later()
 
@@ -405,7 +405,7 @@ class World:
     def write(
         self, name: str, pid: int, epoch: int, version: int, shard: int, envelope: Envelope
     ) -> Acting:
-        """A Produce of one batch, or a TxnOffsetCommit: with KIP-890 it enlists by itself."""
+        """Do a Produce of one batch, or a TxnOffsetCommit: with KIP-890 it enlists by itself."""
         if version < 2:
             return (yield from self.appended(shard, envelope))
         participant = self._participant(shard, envelope)
@@ -533,7 +533,7 @@ class World:
                     self.append(log.shard, ExpireTransaction("", pid, used_ms).envelope())
 
     def names(self) -> list[str]:
-        """All transactional ids there are."""
+        """Return all transactional ids."""
         found = (log.kv.scan(*RowKind.TRANSACTION.range()) for log in self.logs)
         return [TRANSACTIONS.parts(key)[0] for key, _ in itertools.chain(*found)]
 
@@ -544,7 +544,7 @@ class World:
         return all(row is None or row.state.is_idle for row in rows)
 
     def agree(self, groups: Sequence[str]) -> None:
-        """Everything that must hold once nothing is on its way."""
+        """Check everything that must hold once nothing is on its way."""
         seen, starts = {}, {}
         for key, shard in self.there():
             row = self.logs[shard].state.partition(key)
@@ -622,7 +622,7 @@ def _is_abort(body: bytes) -> bool:
 
 
 def values_of(body: bytes) -> list[bytes]:
-    """Of batches whose values are 8 bytes long."""
+    """Return the values of a batch, each 8 bytes long."""
     header = read_header(body)
     size = (len(body) - 61) // header.record_count
     ends = range(61 + size, len(body) + 1, size)

@@ -1,4 +1,4 @@
-"""What workers make of it, held against what the logs say: read plainly, and folded as a whole."""
+"""The workers' state, compared with the logs: read plainly, and folded as a whole."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,11 +21,11 @@ from tests.simulation.workers.sim_worker import Life
 _FOLDED = b"qipkorhwguKTUJflAGOQN"
 
 Appended = Mapping[tuple[QueueId, int, int], bytes]
-"""What was acknowledged, by queue, partition and base offset."""
+"""The acknowledged batches, by queue, partition and base offset."""
 
 
 def check(world: World, lives: Mapping[str, Life], appended: Appended) -> list[Shard]:
-    """The shards as they are served. Raises AssertionError."""
+    """Return the shards as they are served. Raises AssertionError."""
     assert not world.faults, world.faults[:3]
     assert not world.plain.faults
     _check_catalogues(world, lives)
@@ -65,7 +65,7 @@ def _check_catalogues(world: World, lives: Mapping[str, Life]) -> None:
 
 
 def _check_plainly(shard: Shard, world: World) -> None:
-    """All but what transactions have to do with: `txn_truth` knows more of that."""
+    """Check all but the rows of transactions, which `txn_truth` knows better."""
     plain, folded = world.plain.shards[shard.shard], world.folded[shard.shard]
     partitions, within = folded.transactional, folded.groups
     starts, ends = {}, {}
@@ -107,7 +107,7 @@ def _check_rows(shard: Shard, world: World) -> None:
 
 
 def _live(found: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes]) -> dict[bytes, Batch]:
-    """The batches that can be read; others are swept some time."""
+    """Return the batches that can be read; others are swept some time."""
     live = {}
     for key, data in found.items():
         if key[:1] == b"b":
@@ -119,7 +119,7 @@ def _live(found: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes]) -> dict[b
 
 
 def _check_batches(shard: Shard, world: World) -> None:
-    """All that can be read is there, once, with the bytes that were appended."""
+    """Check that each readable batch is there, once, with the bytes that were appended."""
     folded, log = world.folded[shard.shard], world.logs[shard.shard]
     found = _live(dict(shard.kv.scan(*RowKind.BATCH.range())), folded.rows)
     wanted = _live(folded.rows, folded.rows)
@@ -142,7 +142,7 @@ def _read(shard: Shard, batch: Batch) -> bytes:
 
 
 def _check_acknowledged(served: list[Shard], world: World, appended: Appended) -> None:
-    """Nothing acknowledged is lost: unless it was trimmed, it lies where it was said to."""
+    """Check that each acknowledged batch was trimmed, or lies at its acknowledged offset."""
     for (queue_id, index, base_offset), body in appended.items():
         name = world.plain.ever[bytes(queue_id)]
         shard = served[shard_of(name, len(served), index)]

@@ -1,4 +1,4 @@
-"""What clients do, and what they may rely on of what they were answered."""
+"""The simulated clients, and what they may rely on of their answers."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ _TIME_MS = 10**12
 _NOT_SAID = frozenset(
     (Code.REQUEST_TIMED_OUT, Code.NOT_LEADER_OR_FOLLOWER, Code.KAFKA_STORAGE_ERROR)
 )
-"""What a client is answered by who does not know, or will not."""
+"""The errors of a worker that does not know, or will not."""
 
 
 class Clients:
@@ -49,7 +49,7 @@ class Clients:
         self.producers = Producers(10**9) if world.conditions.transactions else Producers()
         self.leave_queues = False
         self.appended: dict[tuple[QueueId, int, int], bytes] = {}
-        """What was acknowledged, by queue, partition and base offset."""
+        """The acknowledged batches, by queue, partition and base offset."""
         self.done: Counter[str] = Counter()
         self._acts: dict[Callable[[Life, str], Awaitable[None]], float] = {
             self._create: 0.10,
@@ -76,7 +76,7 @@ class Clients:
             await act(life, name)
 
     def power_failed(self) -> None:
-        """The cluster itself has lost what it had acknowledged."""
+        """Drop what the cluster has lost although it had acknowledged it."""
         ends = {
             rows.partition_of(key): rows.decode_partition(data).next_offset
             for folded in self._world.folded
@@ -94,7 +94,7 @@ class Clients:
         return self._rng.choice(list(self._lives.values()))
 
     def _served(self, name: str, index: int = 0) -> tuple[Life, Shard] | None:
-        """Where a partition, or a group, is served: twice, while one has not heard of the other."""
+        """Return a server of a partition or group: of two while one has not heard of the other."""
         number = shard_of(name, len(self._world.logs), index)
         alive = [life for life in self._lives.values() if life.alive]
         found = [(life, shard) for life in alive if (shard := life.serving(number)) is not None]
@@ -184,7 +184,7 @@ class Clients:
                     self.done["appended"] += 1
 
     async def _produce(self, life: Life, name: str) -> None:
-        """An idempotent producer: one batch at a time, again until it is acknowledged."""
+        """Produce as an idempotent producer: one batch, again until it is acknowledged."""
         match self._partition(life, name):
             case queue_id, index, Shard() as shard:
                 producer = self.producers.free((queue_id, index), self._rng)

@@ -27,7 +27,7 @@ _AS_USUAL = Conditions()
 _TOLD = frozenset(
     (Kind.CREATE, Kind.GROW, Kind.CONFIGURE, Kind.DELETE, Kind.ASSIGN_PARTITIONS, Kind.QUEUE_READY)
 )
-"""What is announced, or what other shards hear of."""
+"""The commands that are announced, or that other shards hear of."""
 
 
 class World:
@@ -59,19 +59,19 @@ class World:
         self._left: list[int] = []  # offsets of the queues topic below that
 
     def fault(self, what: str) -> None:
-        """What must not be was seen where raising would be an error like others."""
+        """Note a fault that was seen where raising would be an error like others."""
         self.faults.append(what)
 
     def life_of(self, path: Path) -> Any:
         return self.lives[path.relative_to(self.directory).parts[0]]
 
     def wipe(self, directory: Path) -> None:
-        """As `rebuild.wipe`."""
+        """Stand in for `rebuild.wipe`."""
         if self.life_of(directory).alive:
             self._remove(directory)
 
     def lose(self, name: str) -> None:
-        """A worker's disk, all of it."""
+        """Lose a worker's disk, all of it."""
         self._remove(self.directory / name)
 
     def _remove(self, directory: Path) -> None:
@@ -97,7 +97,7 @@ class World:
         return len(log) - 1
 
     def _read_logs(self) -> None:
-        """All that they say, from the start."""
+        """Read all logs from the start."""
         count = len(self.logs)
         self.plain = Plain(count)
         self.folded = [Folded(shard, count) for shard in range(count)]
@@ -112,9 +112,9 @@ class World:
         self.outcomes[envelope.writer, envelope.counter] = outcome
 
     def power_fails(self) -> None:
-        """Brokers have lost what came last, and something else lies there now.
+        """Replace what brokers lost, the ends of their logs, by something else.
 
-        Not what others have been told of since: then a cluster cannot be mended by itself.
+        They keep what others have been told of: a cluster could not be mended by itself without it.
         """
         for shard, log in enumerate(self.logs):
             told = [at for at, one in enumerate(log, 1) if one.kind in _TOLD]
@@ -170,7 +170,7 @@ class SimLink:
         return self._counter
 
     def _in_line(self, line: Any, then: Callable[[], None]) -> None:
-        """A little later, behind what came before in this line."""
+        """Call a little later, behind what came before in this line."""
         loop = asyncio.get_running_loop()
         at = max(self._lines.get(line, 0.0) + 1e-6, loop.time() + self._world.delay())
         self._lines[line] = at
@@ -213,7 +213,7 @@ class SimLink:
         self.unfollowed(envelope.counter, offset)
 
     def _call(self, partition: int, end: int) -> None:
-        """As through the queues topic, which may lose it."""
+        """Wake followers as through the queues topic, which may lose the news."""
 
         def called(link: SimLink) -> None:
             following = link._following.get(partition)
@@ -254,7 +254,7 @@ class SimLink:
         self._active.pop(partition, None)
 
     def read(self, partition: int, start: int, end: int) -> None:
-        """Whoever else reads there has ended."""
+        """Read a range, once other readers of the partition have ended."""
         active, following = self._active.get(partition), self._following.get(partition)
         if active is not None and active[2] is following:
             active[1] = max(active[1], end)

@@ -1,4 +1,4 @@
-"""What a seed's cluster, disks and clocks are like."""
+"""The cluster, disks and clocks of a seed."""
 
 import random
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TROUBLE_S = 25.0
 
 
 class Ending(Enum):
-    """What happens when the trouble is over."""
+    """The event that ends the trouble."""
 
     REBUILT = "all workers begin again, with empty disks"
     MOVED = "shards are given out once more"
@@ -40,12 +40,12 @@ class Conditions:
     slow_s: float = 2.0
     requests_late: float = 0.0
     transactions: bool = False
-    epochs_worn: bool = False  # of producers: few are left of each id
+    epochs_worn: bool = False  # few epochs are left of each producer id
     clocks_off_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def conditions_of(seed: int, workers: list[str], *, transactions: bool = False) -> Conditions:
-    """Drawn apart from what happens: another chance here leaves the rest as it is."""
+    """Draw them apart from events: another chance here leaves the rest as it is."""
     rng = random.Random(f"conditions {seed}")
     if transactions:
         return _with_transactions(seed, _conditions(rng, workers))
@@ -53,7 +53,7 @@ def conditions_of(seed: int, workers: list[str], *, transactions: bool = False) 
 
 
 def _with_transactions(seed: int, drawn: Conditions) -> Conditions:
-    """A power cut is rarer: what a cluster has lost of a transaction, nobody can mend.
+    """Draw them with rare power cuts: nobody can mend a transaction that the cluster lost.
 
     By clocks that are far off most transactions end before their time.
     """

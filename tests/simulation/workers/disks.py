@@ -89,7 +89,7 @@ class SimKv:
 
 
 class Threads:
-    """In the place of anyio's `to_thread`: what is asked is done a little later."""
+    """The stand-in for anyio's `to_thread`: a call is done a little later."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -100,5 +100,5 @@ class Threads:
         return function(*args)
 
     async def stoppable(self, call: Any, unused: Any = None) -> Any:
-        """In the place of `loop.threads.stoppable`."""
+        """Stand in for `loop.threads.stoppable`."""
         return await self.run_sync(call, Stop())

@@ -307,4 +307,4 @@ MISTAKES = [
     (copies_that_do_not_say_so, 15),
     (anyone_commits_to_a_group_of_members, 45),
 ]
-"""What must be seen, and in how many seeds at most: three times those that it took, or more."""
+"""The mistakes to see, and in how many seeds at most: three times those that it took, or more."""

@@ -15,7 +15,7 @@ _EXACTLY = b"qpkohwguKTUJflAGON"
 
 
 def _now() -> float:
-    """Of the loop; on a thread of one in real time, whose time is the same."""
+    """Return the loop's time; on a thread of a loop in real time, the same clock."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -23,7 +23,7 @@ def _now() -> float:
 
 
 class PublishedRows:
-    """One shard's rows. What is committed is seen by who reads only that a little later."""
+    """One shard's rows. A read_committed reader sees a commit a little later."""
 
     def __init__(self, shard: int, shards: int, log: list[Envelope]) -> None:
         self.fence = 0
@@ -40,7 +40,7 @@ class PublishedRows:
         self._unseen.append((seen_at, changes))
 
     def read(self) -> dict[bytes, bytes]:
-        """What is seen now by who reads what is committed."""
+        """Return the rows that a read_committed reader sees now."""
         now = _now()
         while self._unseen and self._unseen[0][0] <= now:
             _put(self._seen, self._unseen.pop(0)[1])
@@ -59,7 +59,7 @@ class PublishedRows:
         return _as_of(self.read())
 
     def faults(self, log_start: int) -> Iterator[str]:
-        """Where the rows are not what the log comes to before the offset that they stand for."""
+        """Yield how the rows differ from the fold of the log before the offset they stand for."""
         if self.as_of < self._folded.next_offset:
             yield f"rows as of {self.as_of} behind rows as of {self._folded.next_offset}"
             return

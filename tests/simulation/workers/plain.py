@@ -1,7 +1,7 @@
-"""What all logs of a cluster say, as plainly as possible.
+"""The content of all logs of a cluster, as plainly as possible.
 
-Queues, their starts and ends, groups and committed offsets. Of producers: each numbers its records
-from wherever it began, and nothing else is taken from it. Nobody here commits as a member.
+Queues, their starts and ends, groups and committed offsets. A producer numbers its records from
+wherever it began, and nothing else is taken from it. Nobody here commits as a member.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class PlainShard:
 
 
 class Plain:
-    """Takes in envelopes as they land, in whatever log."""
+    """A reader of envelopes as they land, in whatever log."""
 
     def __init__(self, shards: int) -> None:
         self.count = shards

@@ -10,7 +10,7 @@ from kproxy.virtual.producers import find, repeated
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch
 
-_PRODUCERS = 6  # of a partition: more than its row remembers
+_PRODUCERS = 6  # a partition's: more than its row remembers
 _TIME_MS = 10**12
 
 
@@ -33,7 +33,7 @@ class Producer:
             self.is_busy = False
 
     def batch(self, values: Callable[[], list[bytes]]) -> bytes:
-        """The one that is not acknowledged yet, or the next."""
+        """Return the batch that is not acknowledged yet, or the next."""
         if self._pending is None:
             made = values()
             self._pending = batch(
@@ -43,7 +43,7 @@ class Producer:
         return self._pending
 
     def sent_before(self, shard: Shard) -> int | None:
-        """Where it lies already, as `handlers.produce.call` finds in what is applied."""
+        """Return the offset that it has already, as `handlers.produce.call` finds it."""
         assert self._pending is not None
         row = shard.state.partition(self._key)
         if row is None:
@@ -64,7 +64,7 @@ class Producers:
         self._all: dict[tuple[int, PartitionKey], Producer] = {}
 
     def free(self, key: PartitionKey, rng: random.Random) -> Producer | None:
-        """Some producer at a partition, unless it waits for an answer."""
+        """Return some producer of a partition; None where it waits for an answer."""
         producer_id = self.first_id + rng.randrange(_PRODUCERS)
         slot = producer_id, key
         producer = self._all.setdefault(slot, Producer(producer_id, key))

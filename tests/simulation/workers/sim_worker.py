@@ -46,7 +46,7 @@ def config(directory: Path, shards: int) -> Config:
 
 
 class Life:
-    """From a start to a crash."""
+    """A worker from a start to a crash."""
 
     def __init__(self, world: World, name: str, writer: int, shards: int) -> None:
         self.world = world
@@ -84,7 +84,7 @@ class Life:
         return hasattr(self, "command_router")
 
     def serving(self, index: int) -> Shard | None:
-        """A shard that it serves: by its own claim, which it knows of no later one to."""
+        """Return a shard that it serves, by its latest claim as far as it knows."""
         shard = self.shards.serving(index)
         if shard is not None:
             data = shard.state.get(TERM_KEY)
@@ -142,9 +142,9 @@ class Life:
         await self.shards.run(site)
 
     async def call(self, serve: Callable[[Worker], Awaitable[Any]]) -> Any:
-        """What a request is answered; None where its connection ends instead.
+        """Return the answer to a request; None where its connection ends instead.
 
-        Without an end where this life ends.
+        It never returns where this life ends.
         """
         answers: list[Any] = []
         answered = anyio.Event()
@@ -168,7 +168,7 @@ class Life:
         return int(virtual_time.monotonic() * 1000) + 10**12 + off_ms
 
     async def crash(self) -> None:
-        """Nothing it does from now on has an effect, and what was not on its disk is gone."""
+        """End all effects of this life, and lose what was not on its disk."""
         self.alive = False
         self._scope.cancel()
         await self.ended.wait()
@@ -198,7 +198,7 @@ class Life:
             self.command_router.published(counter, values)
 
     def _check_heard(self, name: str, known: Queue | None, found: Queue | None) -> None:
-        """Of a queue whose home is elsewhere: what is there stays, what is over stays so."""
+        """Check a queue whose home is elsewhere: a live one stays, a deleted one stays deleted."""
         if found is not None:
             assert found.queue_id not in self.over, f"{name} has come back"
         if known is not None and (found is None or found.queue_id != known.queue_id):

@@ -19,7 +19,7 @@ SHARDS = 3
 WORKERS = [f"w{number}" for number in range(3)]
 CALM_S = 60.0
 _CLIENTS = 12
-_CLIENTS_BESIDE = 4  # those of transactions
+_CLIENTS_BESIDE = 4  # the transactional ones
 _FAR_OFF_MS = 10_000  # so late, or so early, time ends what is open
 _QUIET_S = 3.0
 
@@ -96,7 +96,7 @@ class Simulation:
                 self._start(name)
 
     async def _power_fails(self, after_s: float) -> None:
-        """For workers and brokers at once, a while after queues were made or changed."""
+        """Cut the power of workers and brokers at once, a while after queues changed."""
         await anyio.sleep(after_s - _QUIET_S)
         self.clients.leave_queues = True
         await anyio.sleep(_QUIET_S)
@@ -117,7 +117,7 @@ class Simulation:
         self._assign()
 
     def _assign(self) -> None:
-        """Each shard is somebody's; who has lost one may hear of it later than who has got it."""
+        """Give each shard to somebody; its old owner may hear of it later than the new one."""
         drawn = [self.rng.choice(WORKERS) for _ in range(SHARDS)]
         if self._owners and self.conditions.moved_at_once < SHARDS:
             for shard in self.rng.sample(range(SHARDS), SHARDS - self.conditions.moved_at_once):
@@ -140,7 +140,7 @@ class Simulation:
     # -- the truth
 
     async def _agreed(self) -> None:
-        """In time all workers agree with what the logs say."""
+        """Wait until all workers agree with the logs."""
         fault: AssertionError | None = None
         for _ in range(int(CALM_S)):
             await anyio.sleep(1.0)

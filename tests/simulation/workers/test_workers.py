@@ -3,7 +3,7 @@
 Clients make, change and delete queues under few names, append, trim and commit, as idempotent
 producers too; in seeds of their own they commit transactions over several queues and groups, and
 die in the middle of them or go on when they are fenced. Shards move from worker to worker, some
-with an old copy, some with none. What the real classes answer and make of it is held against a
+with an old copy, some with none. The answers and rows of the real classes are held against a
 plain reading of the logs, and against a fold of each from its first record on.
 """
 
@@ -40,7 +40,7 @@ from tests.simulation.workers.txn_mistakes import TRANSACTION_MISTAKES
 
 
 class _Ears:
-    """In the place of a log: no shard may fail by itself."""
+    """The stand-in for a log of events: no shard may fail by itself."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -72,7 +72,7 @@ class _Keys(dict[bytes, None]):
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path], Simulation]]:
-    """Runs a seed, with the means of workers replaced by simulated ones."""
+    """Return a run of a seed, with the means of workers replaced by simulated ones."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
@@ -112,7 +112,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
 
 
 def _worn(producer_id: int, **values: Any) -> Transaction:
-    """A new transactional id, as if it had been used for long."""
+    """Make a new transactional id that looks as if it had been used for long."""
     return Transaction(producer_id, epoch=EPOCH_LAST - 6 + producer_id % 7, **values)
 
 
@@ -121,7 +121,7 @@ def _keys(keys: set[bytes]) -> Any:
 
 
 def _checkpoint(simulation: Simulation) -> Any:
-    """Between two slices of rows: others have their turn, where rows are slow many times."""
+    """Return the checkpoint between two slices of rows: slow where rows are slow."""
 
     async def slowly() -> None:
         await anyio.sleep(simulation.rng.choice((0.01, 0.1, 0.3)))

@@ -68,15 +68,15 @@ _Key = tuple[QueueId, int]
 
 
 class Over(Exception):
-    """This life cannot go on."""
+    """The end of this life."""
 
 
 class Aborts(Exception):
-    """This transaction cannot be committed."""
+    """The end of a transaction that cannot be committed."""
 
 
 class Connection(NextRequestSignal):
-    """To one worker."""
+    """A connection to one worker."""
 
     __slots__ = ("given_up",)
 
@@ -116,7 +116,7 @@ class TxnClients:
                 await anyio.sleep(self.rng.random() * 0.5)
 
     async def settle(self, *, fence: bool) -> None:
-        """What is open still is ended by another life, or by time."""
+        """Leave the end of open transactions to another life, or to time."""
         for name in IDS:
             if fence or self.rng.random() < 0.3:
                 await TxnLife(self, name, 1000).begin()
@@ -132,7 +132,7 @@ class TxnClients:
         return self.rng.choice(found) if found else None
 
     def row(self, name: str) -> Transaction | None:
-        """As all of the log says."""
+        """Return an id's row as all of the log has it."""
         folded = self.world.folded[shard_of(name, len(self.world.logs))]
         data = folded.rows.get(TRANSACTIONS.key(name))
         return None if data is None else TRANSACTIONS.decode(data)
@@ -192,7 +192,7 @@ class TxnLife:
     async def _ask(
         self, life: Life | None, api: ApiKey, version: int, body: Any, handler: Handler
     ) -> Any:
-        """The answer; None where it is not known."""
+        """Return the answer; None where it is not known."""
         if life is None or not life.began:
             await anyio.sleep(0.2)
             return None
@@ -208,7 +208,7 @@ class TxnLife:
                 await anyio.sleep(_LATE_S * self._rng.random())
             now = {shard.shard: shard.claim_offset for shard in life.shards.all()}
             if connection.given_up and now != claims:
-                return None  # what is told of connections is forgotten when a shard moves
+                return None  # a connection forgets answers when a shard moves
             answer = await handler(worker, request)
             await anyio.sleep(self.world.delay())
             return answer
@@ -358,7 +358,7 @@ class TxnLife:
         return answer, Code(int(answer.error_code))
 
     def _check_refusal(self, told: Told, name: str, key: _Key, code: Code) -> None:
-        """Who takes part is taken from, unless it has ended or been fenced.
+        """Check that no participant is refused, unless it has ended or been fenced.
 
         With KIP-890 a BEGIN may be lost on its way, and what comes behind it not.
         """
@@ -448,7 +448,7 @@ class TxnLife:
             self._take(answer)
 
     def _ended_in_time(self, told: Told) -> Handler:
-        """EndTxn; where it did not wait for too long, all who took part are told."""
+        """Return EndTxn; unless it waited for too long, all participants are told."""
         producer_id, number = self._pid, self._number()
 
         def claim(worker: Worker) -> int:
@@ -484,7 +484,7 @@ class TxnLife:
 
 
 async def _produced(worker: Worker, request: Request) -> bytes:
-    """As a connection does it."""
+    """Produce as a connection does."""
     call = produce.append(worker, request.version, request.body)
     if call is None:
         return await produce.handle(worker, request)

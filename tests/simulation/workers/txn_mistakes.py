@@ -150,4 +150,4 @@ TRANSACTION_MISTAKES = [
     (open_transactions_that_are_not_published, 30),
     (aborts_that_are_not_published, 10),
 ]
-"""What must be seen, and in how many seeds at most: three times those that it took, or more."""
+"""The mistakes to see, and in how many seeds at most: three times those that it took, or more."""

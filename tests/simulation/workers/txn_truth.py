@@ -1,4 +1,4 @@
-"""What clients with transactional ids did and were told, and what must hold of it in the end."""
+"""The record of clients with transactional ids, and what must hold of it in the end."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Given = tuple[int, int]
 
 
 class Fate(Enum):
-    """What a client knows of its transaction."""
+    """The outcome of a transaction, as far as its client knows."""
 
     ABORTED = auto()
     UNKNOWN = auto()
@@ -49,11 +49,11 @@ class Told:
 
 
 class Truth:
-    """Of all clients."""
+    """The record of all clients."""
 
     def __init__(self, given: set[int]) -> None:
-        """`given`: producer ids of those who have no transactional id."""
-        self.reliable = True  # what was acknowledged is there
+        """Begin one. `given`: producer ids of clients without a transactional id."""
+        self.reliable = True  # acknowledged records are there
         self.faults: list[str] = []
         self.transactions: list[Told] = []
         self._others = given
@@ -86,7 +86,7 @@ class Truth:
     # -- in the end
 
     def check(self, world: World, served: list[Shard]) -> None:
-        """Raises AssertionError."""
+        """Check all of it. Raises AssertionError."""
         assert not self.faults, self.faults[:3]
         if not self.reliable:
             return
@@ -106,7 +106,7 @@ class Truth:
 
 
 def _check_quiet(shard: Shard) -> None:
-    """Nothing is open or ending, and nothing holds readers back."""
+    """Check that nothing is open or ending, and that nothing holds readers back."""
     for kind in _UNDECIDED:
         found = list(shard.kv.scan(*kind.range()))
         if kind == RowKind.TRANSACTION_DUE:  # one that is not up to date is dropped some time
@@ -140,7 +140,7 @@ def _is_due(shard: Shard, key: bytes) -> bool:
 
 
 def _visible(world: World, served: list[Shard]) -> list[bytes]:
-    """The records of transactions that a read_committed consumer sees, of all partitions."""
+    """Return the transactional records that a read_committed consumer sees, of all partitions."""
     found: list[bytes] = []
     for shard in served:
         for key, data in shard.kv.scan(*RowKind.PARTITION.range()):
@@ -156,7 +156,7 @@ def _visible(world: World, served: list[Shard]) -> list[bytes]:
 
 
 def consumed(shard: Shard, key: PartitionKey, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, value) of transactional records, by the consumer's own algorithm."""
+    """Yield (offset, value) of transactional records, by the consumer's own algorithm."""
     batches = [
         (rows.batch_key_offset(k), rows.decode_batch(data))
         for k, data in shard.kv.scan(rows.batch_key(*key, start), rows.batch_key(*key, end))
@@ -187,7 +187,7 @@ def _read(shard: Shard, batch: rows.Batch) -> bytes:
 
 
 def _values(body: bytes, count: int) -> Iterator[bytes]:
-    """Of records as `tests.wire.record` makes them: short, without keys."""
+    """Yield the values of records as `tests.wire.record` makes them: short, without keys."""
     at = HEADER_BYTES
     for _ in range(count):
         length = body[at] >> 1
@@ -219,7 +219,7 @@ def _check_offsets(
     seen: set[bytes],
     starts: Mapping[PartitionKey, int],
 ) -> None:
-    """Each partition's offsets are of one transactional id alone."""
+    """Check that each partition's offsets are of one transactional id alone."""
     by_offset = {one[2]: told for told in transactions for one in told.committing}
     newest: dict[tuple[str, PartitionKey], int] = {}
     for told in transactions:

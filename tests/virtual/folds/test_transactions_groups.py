@@ -175,9 +175,7 @@ def test_many_offsets_are_settled_in_lots(commit: bool) -> None:
 
 
 def staged_by(shards: Shards, count: int) -> list[tuple[str, int, int]]:
-    """Return (transactional id, producer id, epoch) of producers that commit 1, 2, 3 ... of one
-    queue.
-    """
+    """Return (transactional id, producer id, epoch) of producers that commit 1, 2, 3 and so on."""
     found = []
     for number in range(count):
         name = f"t{number}"
