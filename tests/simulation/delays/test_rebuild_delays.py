@@ -5,29 +5,29 @@ and twice, and wait on.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.shard import copier
-from kproxy.shard.copier import Live
 from kproxy.virtual import snapshot
-from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
-from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import HIDDEN
 from kproxy.virtual.schema import decode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
-from tests.simulation.seeds import named, seeds
-from tests.simulation.test_rebuild import Simulation, short_looks
+from tests.present import present
+from tests.simulation.rebuild_mistakes import Mistake, not_copied, uncounted, unpublished
+from tests.simulation.seeds import see, seeds, sums
+from tests.simulation.test_rebuild import Simulation, rebuilds, short_looks
 from tests.virtual.commands.delay_cases import due, later, mixed, waiting
 from tests.wire import batch
 
@@ -145,9 +145,7 @@ class WithDelays(Simulation):
         """Check that waiting records are in the index, at the next due time or earlier."""
         found = next(state.kv.scan(*delay_rows.waiting_range(key)), None)
         if found is not None:
-            entry = state.kv.get(DELAY_ENTRIES.key(key))
-            assert entry is not None
-            filed_ms = decode_count(entry)
+            filed_ms = decode_count(present(state.kv.get(DELAY_ENTRIES.key(key))))
             assert filed_ms <= WAITING_BATCHES.parts(found[0])[1:][0]
             assert state.kv.get(DELAYS_DUE.key(filed_ms, key)) is not None
 
@@ -184,25 +182,9 @@ class WithDelays(Simulation):
 
 
 @seeds(120, long=3000, each=30)
-async def test_a_rebuilt_shard_is_the_owners_with_delays(seeds: range) -> None:
-    seen = dict.fromkeys(SEEN, 0)
-    for seed in seeds:
-        with named(seed):
-            simulation = WithDelays(seed)
-            await simulation.run()
-        for name, count in simulation.seen.items():
-            seen[name] += count
+def test_a_rebuilt_shard_is_the_owners_with_delays(seeds: range) -> None:
+    seen = sums(rebuilds(WithDelays), seeds)
     assert min(seen.values()) > 0, seen
-
-
-def _not_published(patch: pytest.MonkeyPatch) -> None:
-    published = PUBLISHED_BYTES - {RowKind.DELAY.byte}
-    patch.setattr(state_module, "PUBLISHED_BYTES", published)
-
-
-def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    kinds = tuple(kind for kind in snapshot._CARRYING if kind != Kind.LATER)
-    patch.setattr(snapshot, "_CARRYING", kinds)
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -228,17 +210,6 @@ def _one_of_each_envelope(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(copier, "DELAYS", ())
 
 
-def _not_copied(patch: pytest.MonkeyPatch) -> None:
-    copies = Live.copies
-
-    def dropped(self: Live, log_offset: int, envelope: Envelope, location: Any) -> Any:
-        if envelope.kind == Kind.LATER:
-            return iter(())
-        return copies(self, log_offset, envelope, location)
-
-    patch.setattr(Live, "copies", dropped)
-
-
 def _not_looked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot, "file_at", lambda *filed: None)
 
@@ -252,26 +223,14 @@ def _copies_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot.Reindex, "_waits", lambda *waiting: None)
 
 
-MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "DELAY is not published": _not_published,
-    "a rebuild passes over LATER": _not_counted,
-    "a void DUE is counted": _void_ones_are_counted,
-    "a rebuild revives what was delivered": _a_rebuild_revives_the_dead,
-    "an anchor does not say which of several": _numbers_are_forgotten,
-    "one batch of each envelope is copied": _one_of_each_envelope,
-    "what waits is not copied": _not_copied,
-    "what waits is not looked for after a rebuild": _not_looked_for,
-    "what was delivered waits on": _due_twice,
-    "copies do not wait": _copies_do_not_wait,
-}
+MISTAKES: list[Mistake] = [
+    unpublished(RowKind.DELAY), uncounted(Kind.LATER), not_copied(Kind.LATER),
+    _void_ones_are_counted, _a_rebuild_revives_the_dead, _numbers_are_forgotten,
+    _one_of_each_envelope, _not_looked_for, _due_twice, _copies_do_not_wait,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
-    MISTAKES[mistake](monkeypatch)
-    for seed in range(100):
-        try:
-            await WithDelays(seed).run()
-        except (AssertionError, snapshot.RowsDisagree, struct.error, KeyError, TypeError):
-            return
-    pytest.fail("nobody saw it")
+def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: Any) -> None:
+    mistake(monkeypatch)
+    see(rebuilds(WithDelays), range(100), snapshot.RowsDisagree, struct.error, KeyError, TypeError)

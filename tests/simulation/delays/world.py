@@ -31,6 +31,7 @@ from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows.delays import WAITING_BATCHES
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
@@ -182,8 +183,7 @@ class World:
                 order.append(value)
         for key, _ in self.truth.kv.scan(*delay_rows.waiting_range(due.key)):
             due_ms, last_offset = WAITING_BATCHES.parts(key)[1:]
-            stored = self.truth.state.batch_at(delay_rows.hidden(due.key), last_offset)
-            assert stored is not None
+            stored = present(self.truth.state.batch_at(delay_rows.hidden(due.key), last_offset))
             if due_ms < last_ms:
                 assert stored.log_offset >= planned_at, "something that was due before waits on"
 

@@ -7,16 +7,13 @@ sender hears of it or not. Dead-letter queues grow, and groups are given others.
 real one (`kproxy.shares.dead_letters`).
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kproxy.common.counters import Counters
-from kproxy.common.errors import Code
 from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
@@ -31,7 +28,6 @@ from kproxy.shares.dead_letters import DeadLetters
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import AssignPartitions
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     OWED,
@@ -50,15 +46,15 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.shares import DEAD_LETTERS, RecordState, state_byte
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.simulation import virtual_time
+from tests.simulation.owners import UNKNOWN, OwnedShard, OwnedWorld, Owner
 from tests.wire import keyed
 
 SHARDS = 2
 GROUPS = ("g", "h")
 SOURCE, TARGETS = "source", ("dlq.a", "dlq.b")
 _CAUSES = (Cause.REJECTED, Cause.DELIVERY_LIMIT)
-_UNKNOWN = Outcome(Code.REQUEST_TIMED_OUT)
-_SOON_S = (0.0, 0.0, 0.001, 0.005, 0.02, 0.1)
 _LATE_S = (0.0, 0.0, 0.01, 0.1, 1.0, 5.0, 25.0)
 
 
@@ -151,36 +147,14 @@ def dead_letters(shards: Any, routes: Any, world: Any, **config: Any) -> DeadLet
     )  # fmt: skip
 
 
-class SimShard(MemoryShard):
-    """An owner's copy of shard 0; what it appends goes to the world's log."""
-
-    def __init__(self, life: "Life") -> None:
-        super().__init__(0, SHARDS, shared=True)
-        self._life = life
-        self.serving, self.claim_offset = False, -1
-
-    def append(self, envelopes: Sequence[Envelope]) -> Ticket:
-        ticket = Ticket(list(envelopes))
-        (envelope,) = envelopes
-        self._life.send(envelope, ticket)
-        return ticket
-
-
-class Life:
+class Life(Owner):
     """One life of an owner of shard 0. It is the way to all logs, for its dead letters."""
 
     shards = SHARDS
 
     def __init__(self, world: "DeadWorld", number: int) -> None:
-        self.world, self.number, self.rng = world, number, world.rng
-        self.shard = SimShard(self)
-        self.counter = 0
-        self.tickets: dict[int, Ticket] = {}
-        self.more_to_send = anyio.Event()
-        self.outgoing: list[Envelope] = []
-        self.stalled_until = 0.0
-        self.claiming = False
-        self.scope = anyio.CancelScope()
+        super().__init__(world, number)
+        self.shard = OwnedShard(self, 0, SHARDS)
         shard: Any = self.shard
         self.dead = dead_letters(
             lambda: [shard] if shard.serving else [], self, world, **world.config
@@ -188,76 +162,8 @@ class Life:
         for envelope in world.log:
             self.take(envelope)
 
-    async def run(self) -> None:
-        with self.scope:
-            async with anyio.create_task_group() as tasks:
-                for work in (self.dead.run, self.follow_log, self.sending):
-                    tasks.start_soon(work)
-
-    async def nap(self) -> None:
-        """Wait a little, or as long as the worker stands still."""
-        left = self.stalled_until - anyio.current_time()
-        await anyio.sleep(left if left > 0 else self.rng.choice(_SOON_S))
-
-    def send(self, envelope: Envelope, ticket: Ticket | None = None) -> None:
-        self.counter += 1
-        envelope.writer, envelope.counter = self.number, self.counter
-        if ticket is not None:
-            self.tickets[self.counter] = ticket
-        self.outgoing.append(envelope)
-        self.more_to_send.set()
-
-    def claim(self) -> None:
-        """Claim the shard, unless this worker owns it, as far as it knows, or has claimed it."""
-        if not self.shard.serving and not self.claiming:
-            self.claiming = True
-            self.send(Claim().envelope())
-
-    async def sending(self) -> None:
-        """Send in order, as an idempotent producer; an append that is given up may have arrived."""
-        while True:
-            while self.outgoing:
-                await self.nap()
-                envelope = self.outgoing.pop(0)
-                dice = self.rng.random() if self.world.trouble else 1.0
-                if dice >= 0.02:
-                    self.world.land(envelope)
-                if dice < 0.04:
-                    self.give_up(envelope)
-                elif dice < 0.08 and envelope.kind != Kind.CLAIM:  # once more, some time
-                    self.outgoing.insert(self.rng.randrange(len(self.outgoing) + 1), envelope)
-            self.more_to_send = anyio.Event()
-            await self.more_to_send.wait()
-
-    def give_up(self, envelope: Envelope) -> None:
-        if envelope.kind == Kind.CLAIM:
-            self.claiming = False
-        ticket = self.tickets.pop(envelope.counter, None)
-        if ticket is not None:
-            ticket.set_outcomes([_UNKNOWN])
-
-    async def follow_log(self) -> None:
-        while True:
-            await self.nap()
-            if len(self.shard.log) == len(self.world.log):
-                await self.world.landed.wait()
-            for _ in range(self.rng.choice((1, 1, 2, 10))):
-                if len(self.shard.log) < len(self.world.log):
-                    self.take(self.world.log[len(self.shard.log)])
-
-    def take(self, envelope: Envelope) -> None:
-        """Apply the log's next envelope."""
-        shard, offset = self.shard, len(self.shard.log)
-        mine = envelope.writer == self.number
-        if envelope.kind == Kind.CLAIM:
-            shard.serving = mine
-            if mine:
-                self.claiming = False
-                shard.claim_offset = offset
-        outcome = shard.apply(envelope)
-        ticket = self.tickets.pop(envelope.counter, None) if mine else None
-        if ticket is not None:
-            ticket.set_outcomes([outcome])
+    def works(self) -> Sequence[Any]:
+        return [self.dead.run]
 
     def ask(self, index: int, envelope: Envelope) -> Ticket:
         if index == 0:
@@ -267,21 +173,16 @@ class Life:
         return self.world.arrive(self.world.elsewhere.apply, envelope)
 
 
-class DeadWorld:
+class DeadWorld(OwnedWorld[Life]):
     """The logs of both shards, the owners of one, and what they owe."""
 
     def __init__(self, seed: int, **config: Any) -> None:
-        self.rng = rng = random.Random(seed)
-        self.config = config
-        self.trouble = True
-        self.log: list[Envelope] = []
-        self.landed = anyio.Event()
+        super().__init__(seed)
+        self.config, rng = config, self.rng
         self.here = MemoryShard(0, SHARDS, shared=True)  # the fold of the log
         self.elsewhere = MemoryShard(1, SHARDS, shared=True)
         self.queues = Queues()
-        self.workers: list[Life] = []
-        self.tasks: TaskGroup
-        self.lives = self.version = 0
+        self.version = 0
         self.settings = {
             group: GroupSettings(
                 dead_letter_queue=rng.choice(TARGETS), dead_letter_copies_record=rng.random() < 0.7
@@ -314,21 +215,12 @@ class DeadWorld:
         keys = [(id_of(SOURCE), index) for index in range(4)]
         return [key for key in keys if self.here.state.partition(key) is not None]
 
-    def start_worker(self) -> Life:
-        self.lives += 1
-        worker = Life(self, self.lives)
-        self.workers.append(worker)
-        self.tasks.start_soon(worker.run)
-        return worker
-
-    def owners(self) -> list[Life]:
-        """Return the workers that think they own the shard."""
-        return [worker for worker in self.workers if worker.shard.serving]
+    def new_worker(self, number: int) -> Life:
+        return Life(self, number)
 
     # -- logs
 
-    def land(self, envelope: Envelope) -> Outcome:
-        self.log.append(envelope)
+    def apply(self, envelope: Envelope) -> Outcome:
         outcome = self.here.apply(envelope)
         if envelope.kind == Kind.SHARE:
             for key, data in self.here.kv.scan(*RowKind.DEAD_LETTER.range()):
@@ -336,8 +228,6 @@ class DeadWorld:
                     self._rows.add(key)
                     one = DEAD_LETTERS.decode(data)
                     self.owed[one.group, one.key[1]] += range(one.first, one.first + one.records)
-        landed, self.landed = self.landed, anyio.Event()
-        landed.set()
         return outcome
 
     def arrive(self, take: Any, envelope: Envelope) -> Ticket:
@@ -351,35 +241,20 @@ class DeadWorld:
         dice = self.rng.random() if trouble else 1.0
         await anyio.sleep(self.rng.random() * 0.02)
         if dice < 0.15:  # nobody knows what becomes of it
-            ticket.set_outcomes([_UNKNOWN])
+            ticket.set_outcomes([UNKNOWN])
             if dice < 0.05:
                 return
             await anyio.sleep(self.rng.choice(_LATE_S))
         outcome = take(envelope)
         if not ticket.done:
             if trouble and self.rng.random() < 0.05:  # it is there, and that is not known
-                outcome = _UNKNOWN
+                outcome = UNKNOWN
             ticket.set_outcomes([outcome])
         if trouble and self.rng.random() < 0.05:
             await anyio.sleep(self.rng.choice(_LATE_S))
             take(envelope)
 
     # -- what happens
-
-    async def claims(self) -> None:
-        """Take the shard over, crash and stand still."""
-        while self.trouble:
-            await anyio.sleep(self.rng.choice((0.5, 2.0, 6.0)))
-            worker = self.rng.choice(self.workers)
-            dice = self.rng.random()
-            if dice < 0.3:
-                worker.scope.cancel()
-                self.workers.remove(worker)
-                worker = self.start_worker()
-            elif dice < 0.6:
-                worker.stalled_until = anyio.current_time() + self.rng.choice((0.3, 1.5, 5.0))
-                worker = self.rng.choice(self.workers)
-            worker.claim()
 
     async def settle(self) -> None:
         """End the trouble, with one owner that stays."""
@@ -394,8 +269,7 @@ class DeadWorld:
         while self.trouble:
             await anyio.sleep(self.rng.random())
             key = self.rng.choice(self.source_keys())
-            row = self.here.state.partition(key)
-            assert row is not None
+            row = present(self.here.state.partition(key))
             first, count = row.next_offset, self.rng.randrange(1, 6)
             values = [b"%d-%d" % (key[1], offset) for offset in range(first, first + count)]
             data = keyed(*[(b"k", value) for value in values], codec=self.rng.randrange(5))
@@ -450,11 +324,7 @@ class DeadWorld:
     async def run(self, seconds: float = 40) -> None:
         """Run so long with trouble; then one owner gets everything done."""
         async with anyio.create_task_group() as self.tasks:
-            for _ in range(2):
-                self.start_worker()
-            self.workers[0].claim()
-            for work in (self.claims, self.produce, self.archive, self.change):
-                self.tasks.start_soon(work)
+            self.start(self.produce, self.archive, self.change)
             await anyio.sleep(seconds)
             await self.settle()
             with anyio.move_on_after(200):

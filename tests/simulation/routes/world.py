@@ -9,7 +9,6 @@ are the real ones (`kproxy.routes`).
 """
 
 import itertools
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -38,12 +37,13 @@ from kproxy.virtual.rows.routes import ROUTES, decode_route
 from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
+from tests.simulation.owners import OwnedShard, OwnedWorld, Owner
 from tests.simulation.routes.dead_letters import (
     SHARDS,
     DeadWorld,
     Life,
     Queues,
-    SimShard,
     monotonic,
 )
 from tests.wire import TODAY_MS, batch, keyed, record
@@ -79,9 +79,9 @@ class Sent(NamedTuple):
     committed: bool
 
 
-class RouteShard(SimShard):
+class RouteShard(OwnedShard):
     def __init__(self, life: Any) -> None:
-        super().__init__(life)
+        super().__init__(life, 0, SHARDS)
         self.on_routed: Any = lambda: None
 
     def apply(self, envelope: Envelope) -> Outcome:
@@ -95,15 +95,8 @@ class RouteLife(Life):
     """One life of an owner of shard 0. It is the way to all logs, for its routes."""
 
     def __init__(self, world: "RouteWorld", number: int) -> None:  # without Life's dead letters
-        self.world, self.number, self.rng = world, number, world.rng
+        Owner.__init__(self, world, number)
         self.shard = RouteShard(self)
-        self.counter = 0
-        self.tickets = {}
-        self.more_to_send = anyio.Event()
-        self.outgoing = []
-        self.stalled_until = 0.0
-        self.claiming = False
-        self.scope = anyio.CancelScope()
         shard: Any = self.shard
         catalogue: Catalogue[Ticket] = Catalogue(world.queues, world.submit, 1, QueueIds(SHARDS))
         self.dead: Any = Passages(
@@ -129,15 +122,10 @@ class RouteWorld(DeadWorld):
     """The logs of both shards, the owners of one, and what went in."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.trouble = True
-        self.log = []
-        self.landed = anyio.Event()
+        OwnedWorld.__init__(self, seed)
         self.here = MemoryShard(0, SHARDS, shared=True)
         self.elsewhere = MemoryShard(1, SHARDS, shared=True)
         self.queues = Queues()
-        self.workers = []
-        self.lives = 0
         self.numbers = itertools.count(1)
         self.clock_ms = itertools.count(1_700_000_000_000)
         self.sent: list[Sent] = []
@@ -156,12 +144,8 @@ class RouteWorld(DeadWorld):
 
     # -- logs
 
-    def start_worker(self) -> Any:
-        self.lives += 1
-        worker = RouteLife(self, self.lives)
-        self.workers.append(worker)
-        self.tasks.start_soon(worker.run)
-        return worker
+    def new_worker(self, number: int) -> Life:
+        return RouteLife(self, number)
 
     def land(self, envelope: Envelope) -> Outcome:
         outcome = super().land(envelope)
@@ -230,8 +214,7 @@ class RouteWorld(DeadWorld):
 
     def note_epoch(self, name: str, definer: QueueId, told: str, text: str, start: bool) -> None:
         for key in self.sources(name):
-            row = self.here.state.partition(key)
-            assert row is not None
+            row = present(self.here.state.partition(key))
             epochs = self.epochs[key, definer]
             at = row.log_start if start and not epochs else row.next_offset
             if epochs and epochs[-1][0] == at:
@@ -305,8 +288,7 @@ class RouteWorld(DeadWorld):
             definer = queue.queue_id
         changed = ConfigureQueue(definer, configs, [], replace_all=True).envelope()
         self.apply_in(name, changed)
-        queue = state.queue(name)
-        assert queue is not None
+        queue = present(state.queue(name))
         self.queues.put(name, definer, 1, **configs)
         if before is not None and before != configs.get(FROM):
             self.define(before, definer, name, "", "", False)
@@ -385,11 +367,7 @@ class RouteWorld(DeadWorld):
     async def run(self, seconds: float = 25) -> None:
         """Run so long with trouble; then one owner gets everything done."""
         async with anyio.create_task_group() as self.tasks:
-            for _ in range(2):
-                self.start_worker()
-            self.workers[0].claim()
-            for work in (self.claims, self.produce, self.change):
-                self.tasks.start_soon(work)
+            self.start(self.produce, self.change)
             await anyio.sleep(seconds)
             await self.settle()
             await anyio.sleep(150)  # late envelopes land
@@ -404,8 +382,7 @@ class RouteWorld(DeadWorld):
         if queue is None:
             return
         key = queue.queue_id, 0
-        row = shard.state.partition(key)
-        assert row is not None
+        row = present(shard.state.partition(key))
         own = queue.queue_id
         for _, stored in shard.state.batches(key, 0, row.next_offset):
             data = memoryview(bytearray(stored.length))
@@ -414,8 +391,7 @@ class RouteWorld(DeadWorld):
             if head.is_control:
                 continue
             for one in bodies(head, unpacked(bytes(data)), headers=False):
-                value = content_of_body(one[3]).value
-                assert value is not None
+                value = present(content_of_body(one[3]).value)
                 if value[:16] != own:
                     yield name, value
 

@@ -23,6 +23,7 @@ from kproxy.virtual.commands.shares import EARLIEST, LATEST, SetShares, ShareAct
 from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, QueueId
+from tests.present import present
 from tests.simulation import virtual_time
 from tests.simulation.shares.truth import BATCH_MAX, GROUPS, At, Hold, Truth
 from tests.simulation.shares.world import Gone, Worker, World
@@ -67,8 +68,7 @@ class Member:
                 continue
             if self.worker not in owners or self.session is None or self.session.ended:
                 self.session, self.worker = None, self.rng.choice(owners)
-            worker = self.worker
-            assert worker is not None
+            worker = present(self.worker)
             try:
                 await worker.call(partial(self.poll, worker))
             except Gone:
@@ -282,8 +282,7 @@ class Happenings:
         self.producer_id += 1
         mine, number = self.producer_id, len(self.world.log)
         self.world.land(Begin(mine, 0, 1, number, tag_of("t"), [key], [], 1).envelope())
-        row = self.truth.shard.state.partition(key)
-        assert row is not None
+        row = present(self.truth.shard.state.partition(key))
         first = self.append(key, producer_id=mine, epoch=0, sequence=0, attributes=0x10)
         if self.rng.random() < 0.5:
             self.append(key)
@@ -302,8 +301,7 @@ class Happenings:
             await anyio.sleep(self.rng.choice((0.02, 0.1, 0.5)))
             key, group = self.rng.choice(self.world.keys), self.rng.choice(GROUPS)
             dice = self.rng.random()
-            row = self.truth.shard.state.partition(key)
-            assert row is not None
+            row = present(self.truth.shard.state.partition(key))
             if dice < 0.70:
                 self.append(key)
             elif dice < 0.80:
@@ -323,8 +321,7 @@ class Happenings:
 
     def compact(self, key: PartitionKey) -> None:
         state = self.truth.shard.state
-        row = state.partition(key)
-        assert row is not None
+        row = present(state.partition(key))
         every = list(state.batches(key, row.log_start, row.first_open if row.first_open >= 0
                                    else row.next_offset))  # fmt: skip
         some = [(last, found.generation) for last, found in every if self.rng.random() < 0.1]

@@ -5,15 +5,13 @@ once, late, twice, or in part.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kproxy.protocol.batch import read_header
-from kproxy.shard.copier import Live
 from kproxy.virtual import snapshot
-from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
@@ -36,7 +34,7 @@ from kproxy.virtual.commands.shares import (
 from kproxy.virtual.folds.carried import carried
 from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.rows import groups as group_rows
-from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
+from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import (
     DEAD_LETTERS,
     FORWARD_TARGETS,
@@ -46,8 +44,9 @@ from kproxy.virtual.rows.shares import (
     state_byte,
 )
 from kproxy.virtual.types import PartitionKey, QueueId
-from tests.simulation.seeds import named, seeds
-from tests.simulation.test_rebuild import Simulation, short_looks
+from tests.simulation.rebuild_mistakes import Mistake, not_copied, uncounted, unpublished
+from tests.simulation.seeds import see, seeds, sums
+from tests.simulation.test_rebuild import Simulation, rebuilds, short_looks
 from tests.wire import batch
 
 __all__ = ["short_looks"]
@@ -144,27 +143,9 @@ class WithShares(Simulation):
 
 
 @seeds(300, each=50)
-async def test_a_rebuilt_shard_is_the_owners_with_share_groups(seeds: range) -> None:
-    seen = dict.fromkeys(SEEN, 0)
-    for seed in seeds:
-        with named(seed):
-            simulation = WithShares(seed)
-            await simulation.run()
-        for name, count in simulation.seen.items():
-            seen[name] += count
+def test_a_rebuilt_shard_is_the_owners_with_share_groups(seeds: range) -> None:
+    seen = sums(rebuilds(WithShares), seeds)
     assert min(seen.values()) > 0, seen
-
-
-def _unpublished(kind: RowKind) -> Callable[[pytest.MonkeyPatch], None]:
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(state_module, "PUBLISHED_BYTES", PUBLISHED_BYTES - {kind.byte})
-
-    return plant
-
-
-def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    kinds = tuple(kind for kind in snapshot._CARRYING if kind != Kind.FORWARD)
-    patch.setattr(snapshot, "_CARRYING", kinds)
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -190,25 +171,14 @@ def _whole(found: Any) -> Any:
     return whole
 
 
-def _not_copied(patch: pytest.MonkeyPatch) -> None:
-    copies = Live.copies
-
-    def dropped(self: Live, log_offset: int, envelope: Envelope, location: Any) -> Any:
-        if envelope.kind == Kind.FORWARD:
-            return iter(())
-        return copies(self, log_offset, envelope, location)
-
-    patch.setattr(Live, "copies", dropped)
-
-
-MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "a rebuild passes over them": _not_counted,
+MISTAKES: dict[str, Mistake] = {
+    "a rebuild passes over them": uncounted(Kind.FORWARD),
     "void ones are not noted": _void_ones_are_counted,
     "a rebuild counts what follows the batch": _the_whole_body_is_counted,
     "copying forward takes what follows the batch": _the_whole_body_is_copied,
-    "copying forward drops them": _not_copied,
+    "copying forward drops them": not_copied(Kind.FORWARD),
 } | {
-    f"{kind.name} is not published": _unpublished(kind)
+    f"{kind.name} is not published": unpublished(kind)
     for kind in (
         RowKind.SHARE_PARTITION, RowKind.SHARE_STATES, RowKind.DEAD_LETTER, RowKind.FORWARDED,
         RowKind.FORWARD_TARGET, RowKind.SHARE_QUEUE, RowKind.GROUP_CONFIG,
@@ -217,14 +187,9 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     MISTAKES[mistake](monkeypatch)
-    for seed in range(100):
-        try:
-            await WithShares(seed).run()
-        except (AssertionError, snapshot.RowsDisagree, struct.error):
-            return
-    pytest.fail("nobody saw it")
+    see(rebuilds(WithShares), range(100), snapshot.RowsDisagree, struct.error)
 
 
 def test_the_batch_of_a_forward_is_found_without_reading_it() -> None:

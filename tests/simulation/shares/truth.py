@@ -29,6 +29,7 @@ from kproxy.virtual.rows.shares import (
 )
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard
+from tests.present import present
 
 GROUPS = ("g", "committed")
 """The first has a dead-letter queue; the second reads what was committed."""
@@ -110,8 +111,7 @@ class Truth:
             if code:
                 self.counted["void by epoch"] += 1
                 continue
-            row = self.row((one.key, group))
-            assert row is not None
+            row = present(self.row((one.key, group)))
             assert known is not None
             assert row.start >= known.start, f"S4: {row} after {known}"
             start = max(known.start, self._log_start(one.key))
@@ -145,8 +145,7 @@ class Truth:
 
     def _note_starts(self) -> None:
         for key, group in self.places():
-            row = self.row((key, group))
-            assert row is not None
+            row = present(self.row((key, group)))
             if (key, group, row.epoch) not in self.begun:
                 self.begun[key, group, row.epoch] = row.start
                 self.counted["starts"] += 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.seeds import named, seeds, tried
+from tests.simulation.seeds import named, see, seeds, tried
 from tests.simulation.transactions.clients import simulated
 from tests.simulation.transactions.mistakes import MISTAKES
 
@@ -38,12 +38,6 @@ def test_a_seed_is_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize(("mistake", "seeds"), MISTAKES)
-def test_mistakes_are_seen(mistake: Any, seeds: int) -> None:
-    for seed in tried(mistake.__name__, seeds):
-        with pytest.MonkeyPatch.context() as patch:
-            mistakes = mistake(patch)
-            try:
-                simulated(seed, mistakes)
-            except AssertionError:
-                return
-    pytest.fail(f"nothing is seen in {seeds} seeds")
+def test_mistakes_are_seen(monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int) -> None:
+    mistakes = mistake(monkeypatch)
+    see(lambda seed: simulated(seed, mistakes), tried(mistake.__name__, seeds))

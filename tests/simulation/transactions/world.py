@@ -51,6 +51,7 @@ from kproxy.virtual.rows.transactions import (
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv, MemoryShard
+from tests.present import present
 from tests.virtual.folds.transaction_model import Model
 
 SHARDS = 3
@@ -547,8 +548,7 @@ class World:
         """Check everything that must hold once nothing is on its way."""
         seen, starts = {}, {}
         for key, shard in self.there():
-            row = self.logs[shard].state.partition(key)
-            assert row is not None
+            row = present(self.logs[shard].state.partition(key))
             assert row.last_stable == row.next_offset, f"T5: {key} hangs at {row.last_stable}"
             seen[key], starts[key] = self.seen(shard, key), row.log_start
             self._offsets_are_dense(shard, key)
@@ -576,8 +576,7 @@ class World:
 
     def _offsets_are_dense(self, shard: int, key: PartitionKey) -> None:
         state = self.logs[shard].state
-        row = state.partition(key)
-        assert row is not None
+        row = present(state.partition(key))
         at = 0
         for last, batch in state.batches(key, 0, row.next_offset):
             assert last - batch.last_delta == at, "T7"

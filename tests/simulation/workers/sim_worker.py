@@ -31,6 +31,7 @@ from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.rows.queues import TERM_KEY, Queue, decode_term
 from kproxy.worker.worker import Worker
+from tests.present import present
 from tests.simulation import virtual_time
 from tests.simulation.workers.cluster import SimLink, World
 from tests.simulation.workers.disks import SimKv
@@ -87,8 +88,7 @@ class Life:
         """Return a shard that it serves, by its latest claim as far as it knows."""
         shard = self.shards.serving(index)
         if shard is not None:
-            data = shard.state.get(TERM_KEY)
-            assert data is not None
+            data = present(shard.state.get(TERM_KEY))
             assert decode_term(data) == (shard.claim_offset, self.writer), (
                 "served by another's claim"
             )

@@ -29,7 +29,7 @@ from kproxy.virtual.rows.transactions import EPOCH_LAST, Transaction
 from kproxy.virtual.snapshot import RowCapture
 from tests.limits import make_tiny
 from tests.simulation import virtual_time
-from tests.simulation.seeds import named, seeds, tried
+from tests.simulation.seeds import named, see, seeds, tried
 from tests.simulation.twice import fold_twice
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.disks import SimKv, Threads
@@ -173,7 +173,7 @@ def test_mistakes_are_seen(
     simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
 ) -> None:
     mistake(monkeypatch)
-    _see(mistake, partial(simulated, directory=tmp_path), seeds)
+    see(partial(simulated, directory=tmp_path), tried(mistake.__name__, seeds))
 
 
 @pytest.mark.parametrize(("mistake", "seeds"), TRANSACTION_MISTAKES)
@@ -181,16 +181,5 @@ def test_mistakes_around_transactions_are_seen(
     simulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: int
 ) -> None:
     mistake(monkeypatch)
-    _see(mistake, partial(simulated, directory=tmp_path, transactions=True), seeds)
-
-
-def _see(mistake: Any, run: Callable[[int], Simulation], seeds: int) -> None:
-    seen = []
-    for seed in tried(mistake.__name__, seeds):
-        try:
-            run(seed)
-        except* AssertionError as group:
-            seen.append(group)
-        if seen:
-            return
-    pytest.fail(f"nothing is seen in {seeds} seeds")
+    run = partial(simulated, directory=tmp_path, transactions=True)
+    see(run, tried(mistake.__name__, seeds))

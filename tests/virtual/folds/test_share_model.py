@@ -39,6 +39,8 @@ from kproxy.virtual.rows.shares import (
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.fakes import DictKv
+from tests.present import present
+from tests.simulation.seeds import see, sums
 from tests.virtual.folds.share_model import PlainQueue, ShareModel
 from tests.wire import batch
 
@@ -78,7 +80,7 @@ class Both:
                 self.restart()
         return outcome
 
-    def run(self) -> None:
+    def run(self) -> dict[str, int]:
         self.create()
         for _ in range(STEPS):
             step = self.rng.choices(
@@ -87,6 +89,7 @@ class Both:
             )[0]
             step()
             self.compare()
+        return self.seen
 
     # -- commands
 
@@ -188,8 +191,7 @@ class Both:
     def compare(self) -> None:
         chunks: set[bytes] = set()
         for key, queue in self.model.queues.items():
-            row = self.state.partition(key)
-            assert row is not None
+            row = present(self.state.partition(key))
             assert (row.log_start, row.next_offset) == (queue.start, queue.end)
         for key in self.keys:
             for group in GROUPS:
@@ -245,11 +247,7 @@ class Both:
 
 @pytest.mark.parametrize("part", range(SEEDS // 20))
 def test_the_fold_is_the_models(part: int) -> None:
-    seen: dict[str, int] = {}
-    for seed in range(part * 20, part * 20 + 20):
-        both = Both(seed)
-        both.run()
-        seen = {name: seen.get(name, 0) + count for name, count in both.seen.items()}
+    seen = sums(lambda seed: Both(seed).run(), range(part * 20, part * 20 + 20))
     assert min(seen.values()) > 2, seen
 
 
@@ -306,9 +304,4 @@ def _a_trim_is_not_looked_at(patch: Patch) -> None:
 )  # fmt: skip
 def test_a_mistake_is_seen(monkeypatch: Patch, mistake: Callable[[Patch], None]) -> None:
     mistake(monkeypatch)
-    for seed in range(SEEDS):
-        try:
-            Both(seed).run()
-        except (AssertionError, OverflowError):
-            return
-    pytest.fail("nobody saw it")
+    see(lambda seed: Both(seed).run(), range(SEEDS), OverflowError)
