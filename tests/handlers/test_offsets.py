@@ -14,6 +14,7 @@ from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
 from tests.commands import command
 from tests.handlers.test_handlers import Client
+from tests.present import present
 
 TOPICS = [{"name": "q", "partition_indexes": [0]}]
 ASKED = {"groups": [{"group_id": "g", "topics": TOPICS}], "require_stable": False}
@@ -49,8 +50,7 @@ async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     client = await with_an_offset()
     assert (await committed(client)).topics[0].partitions[0].committed_offset == 1
     shard: Any = client.worker.routes.serving(0)
-    old = client.worker.catalogue.find("q")
-    assert old is not None
+    old = present(client.worker.catalogue.find("q"))
 
     async def settled(names: Iterable[str]) -> None:
         """Have it hear of what has happened elsewhere."""

@@ -13,17 +13,9 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.audit import audit, only_refused
 from kproxy.worker.worker import Request
+from tests.bodies import creation
 from tests.handlers.secured import ALICE, ROOT, Secured, rule
 from tests.held import HELD_S, held_by, slowness
-
-
-def creation(*names: str) -> dict[str, Any]:
-    topics = [
-        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
-         "configs": ()}
-        for name in names
-    ]  # fmt: skip
-    return {"topics": topics, "timeout": 1000, "validate_only": False}
 
 
 def records(*names: str) -> dict[str, Any]:

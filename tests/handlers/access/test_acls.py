@@ -11,8 +11,10 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op, Pattern, Resource
 from kproxy.security.peer import Peer
 from kproxy.virtual.types import QueueId
+from tests.bodies import creation, metadata
 from tests.fakes import memory_worker
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule
+from tests.present import present
 from tests.wire import batch, fetch_values, produce_values
 
 
@@ -135,9 +137,7 @@ async def test_rest_of_a_deleted_queue_is_given_to_nobody_who_may_not_read_it() 
     """A shard may have it still, and its name, which rules are about, is forgotten already."""
     here = Secured()
     await here.produce("q", ROOT)
-    queue = here.worker.catalogue.find("q")
-    assert queue is not None
-    ident = UUID(bytes=bytes(queue.queue_id))
+    ident = UUID(bytes=bytes(present(here.worker.catalogue.find("q")).queue_id))
     await here.add(rule(Op.READ))
     first = await here.call(ApiKey.FETCH, 13, fetch_values({(ident, 0): 1}, epoch=0))
     await here.produce("q", ROOT)
@@ -183,16 +183,38 @@ async def test_a_session_is_nobody_elses() -> None:
 async def test_an_id_tells_no_more_than_at_kafka() -> None:
     here = Secured()
     await here.produce("q", ROOT)
-    queue = here.worker.catalogue.find("q")
-    assert queue is not None
-    values = {
-        "topics": [{"name": None, "topic_id": UUID(bytes=bytes(queue.queue_id))}],
-        "allow_auto_topic_creation": False, "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }  # fmt: skip
+    queue = present(here.worker.catalogue.find("q"))
+    values = metadata([UUID(bytes=bytes(queue.queue_id))], create=False)
     (topic,) = (await here.call(ApiKey.METADATA, 12, values)).topics
     assert (int(topic.error_code), topic.name) == (NOT_ALLOWED, None)
     assert not topic.partitions
+
+
+class Heartbeats:
+    """Members that subscribe to what matches q-: of one group, or each of its own."""
+
+    def __init__(self, here: Secured, *, apart: bool = False) -> None:
+        self._here, self._apart = here, apart
+        self._epochs: dict[Peer, int] = {}
+        self._names = {queue.queue_id: queue.name for queue in here.worker.catalogue.all()}
+
+    async def assigned(self, peer: Peer) -> set[str] | None:
+        """Return the names of the queues that a member is given now, None without news."""
+        epoch = self._epochs.get(peer, 0)
+        values = {
+            "group_id": "g" + peer.principal * self._apart,
+            "member_id": peer.principal, "member_epoch": epoch,
+            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000 if not epoch else -1,
+            "subscribed_topic_names": None, "subscribed_topic_regex": None if epoch else "q-.",
+            "server_assignor": None, "topic_partitions": None if epoch else [],
+        }  # fmt: skip
+        told = await self._here.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values, peer)
+        assert int(told.error_code) == 0, told.error_message
+        self._epochs[peer] = told.member_epoch
+        if told.assignment is None:
+            return None
+        parts = told.assignment.topic_partitions
+        return {self._names[QueueId(one.topic_id.bytes)] for one in parts}
 
 
 async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
@@ -207,28 +229,9 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
         rule(Op.DESCRIBE, "q-a"),
         rule(Op.DESCRIBE, "q-b", principal=bob.principal),
     )
-    names = {
-        queue.queue_id: queue.name for queue in here.worker.catalogue.all()
-    }  # fmt: skip
-
-    async def assigned(peer: Peer, epoch: int = 0) -> tuple[int, set[str] | None]:
-        values = {
-            "group_id": "g", "member_id": peer.principal, "member_epoch": epoch,
-            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000 if not epoch else -1,
-            "subscribed_topic_names": None, "subscribed_topic_regex": None if epoch else "q-.",
-            "server_assignor": None, "topic_partitions": None if epoch else [],
-        }  # fmt: skip
-        told = await here.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values, peer)
-        assert int(told.error_code) == 0, told.error_message
-        given = told.assignment
-        if given is None:
-            return told.member_epoch, None
-        ids = [bytes(UUID(bytes=t.topic_id.bytes).bytes) for t in given.topic_partitions]
-        return told.member_epoch, {names[found] for found in ids}  # type: ignore[index]
-
-    _, hers = await assigned(ALICE)
-    assert hers == {"q-a"}
-    epoch, his = await assigned(bob)
+    groups = Heartbeats(here)
+    assert await groups.assigned(ALICE) == {"q-a"}
+    his = await groups.assigned(bob)
     assert his == {"q-b"}
     values = {"group_ids": ["g"], "include_authorized_operations": False}
     (told,) = (await here.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, values, ROOT)).groups
@@ -240,8 +243,7 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
     with anyio.fail_after(10):
         while his != {"q-b", "q-c"}:
             await anyio.sleep(0.2)
-            epoch, given = await assigned(bob, epoch)
-            his = given or his
+            his = await groups.assigned(bob) or his
 
 
 async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may() -> None:
@@ -249,29 +251,11 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
     here = Secured(group_consumer_assignment_interval_ms=0)
     for name in ("q-a", "q-b"):
         await here.produce(name, ROOT)
-    names = {queue.queue_id: queue.name for queue in here.worker.catalogue.all()}
-    epochs = {ROOT: 0, ALICE: 0}
-
-    async def assigned(peer: Peer) -> set[str] | None:
-        epoch = epochs[peer]
-        values = {
-            "group_id": "g" + peer.principal, "member_id": peer.principal, "member_epoch": epoch,
-            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000 if not epoch else -1,
-            "subscribed_topic_names": None, "subscribed_topic_regex": None if epoch else "q-.",
-            "server_assignor": None, "topic_partitions": None if epoch else [],
-        }  # fmt: skip
-        told = await here.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, values, peer)
-        assert int(told.error_code) == 0, told.error_message
-        epochs[peer] = told.member_epoch
-        if told.assignment is None:
-            return None
-        parts = told.assignment.topic_partitions
-        return {names[QueueId(one.topic_id.bytes)] for one in parts}
-
+    groups = Heartbeats(here, apart=True)
     here.worker.authorizer.enabled = False
-    assert await assigned(ALICE) == {"q-a", "q-b"}
+    assert await groups.assigned(ALICE) == {"q-a", "q-b"}
     here.worker.authorizer.enabled = True
-    assert await assigned(ROOT) == {"q-a", "q-b"}
+    assert await groups.assigned(ROOT) == {"q-a", "q-b"}
     group = {"resource_type": Resource.GROUP, "resource_pattern_type": Pattern.PREFIXED}
     await here.add(
         rule(Op.READ, "g", principal="User:*", **group),
@@ -282,7 +266,7 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
     with anyio.fail_after(10):
         while given is None:
             await anyio.sleep(0.2)
-            given = await assigned(ALICE)
+            given = await groups.assigned(ALICE)
     assert given == {"q-a"}
     here.worker.authorizer._super_users = frozenset()
     here.worker.authorizer._permits.clear()
@@ -291,7 +275,7 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
     with anyio.fail_after(10):
         while given is None:
             await anyio.sleep(0.2)
-            given = await assigned(ROOT)
+            given = await groups.assigned(ROOT)
     assert given == {"q-a"}
 
 
@@ -299,13 +283,8 @@ async def test_admin_requests_are_logged() -> None:
     here = Secured()
     with structlog.testing.capture_logs() as logs:
         for name in ("q", "q"):
-            topic = {
-                "name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
-                "configs": (),
-            }  # fmt: skip
-            values = {"topics": [topic], "timeout": 1000}
-            await here.call(ApiKey.CREATE_TOPICS, 7, values | {"validate_only": False}, ROOT)
-            await here.call(ApiKey.CREATE_TOPICS, 7, values | {"validate_only": True}, ROOT)
+            await here.call(ApiKey.CREATE_TOPICS, 7, creation(name), ROOT)
+            await here.call(ApiKey.CREATE_TOPICS, 7, creation(name, dry=True), ROOT)
         await here.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ["g"]})
         await here.add(rule(Op.READ))
         await here.drop()
@@ -360,10 +339,8 @@ async def test_one_transactional_batch_without_an_id_has_all_of_its_request_refu
     told = await here.call(ApiKey.PRODUCE, 9, values)
     codes = {part.error_code for one in told.responses for part in one.partition_responses}
     assert codes == {53}
-    queue = here.worker.catalogue.find("free")
-    assert queue is not None
-    row = here.worker.shard("free", 0).state.partition((queue.queue_id, 0))
-    assert row is not None
+    queue = present(here.worker.catalogue.find("free"))
+    row = present(here.worker.shard("free", 0).state.partition((queue.queue_id, 0)))
     assert row.next_offset == 1
 
 
@@ -373,8 +350,7 @@ async def test_a_fetch_as_from_another_broker_is_refused(version: int) -> None:
     here = Secured()
     await here.produce("q", ROOT)
     await here.add(rule(Op.READ))
-    queue = here.worker.catalogue.find("q")
-    assert queue is not None
+    queue = present(here.worker.catalogue.find("q"))
     name = "q" if version < 13 else UUID(bytes=bytes(queue.queue_id))
     for replica, peer, code in ((-1, ALICE, 0), (1, ALICE, NOT_ALLOWED), (1, ROOT, 6)):
         values = fetch_values({(name, 0): 0})

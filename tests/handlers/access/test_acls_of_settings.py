@@ -18,7 +18,9 @@ from kproxy.security.peer import Peer
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, ShareChange
+from tests.bodies import change, replacement
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule, settings
+from tests.present import present
 
 
 async def test_a_route_reads_and_writes_what_its_definer_may() -> None:
@@ -58,9 +60,7 @@ async def test_change_of_a_part_of_a_route_needs_its_definers_rights() -> None:
     await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.ALTER_CONFIGS, "in"))
 
     async def replaced(name: str, **values: str) -> int:
-        configs = [{"name": k.replace("_", "."), "value": v} for k, v in values.items()]
-        resource = {"resource_type": 2, "resource_name": name, "configs": configs}
-        asked = {"resources": [resource], "validate_only": False}
+        asked = replacement(2, name, values)
         return int((await here.call(ApiKey.ALTER_CONFIGS, 1, asked)).responses[0].error_code)
 
     for filter_ in (whole, None, "key:x", "key:y"):
@@ -90,8 +90,7 @@ async def test_how_a_queue_stands_is_told_who_may_know_of_it() -> None:
     for name in ("src", "red", "q"):
         await here.produce(name, ROOT)
     assert await settings(here, 2, "red", ROOT, **route) == 0
-    queue = here.worker.catalogue.find("q")
-    assert queue is not None
+    queue = present(here.worker.catalogue.find("q"))
     change = ShareChange((queue.queue_id, 0), ShareAction.INITIALISE, 1, EARLIEST)
     here.worker.any_shard().append([SetShares("g", [change], 1).envelope()])
     group = {"resource_type": Resource.GROUP}
@@ -117,9 +116,7 @@ async def test_a_refusal_names_no_queue_that_is_hidden() -> None:
         await here.produce(name, ROOT)
     assert await settings(here, 2, "red", ROOT, kproxy_route_from="src") == 0
     await here.add(rule(Op.ALTER_CONFIGS, "mine"), rule(Op.READ, "red"))
-    change = {"name": "kproxy.route.from", "config_operation": 0, "value": "red"}
-    resource = {"resource_type": 2, "resource_name": "mine", "configs": [change]}
-    asked = {"resources": [resource], "validate_only": False}
+    asked = change(2, "mine", ("kproxy.route.from", 0, "red"))
 
     async def text() -> str:
         told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)
@@ -241,8 +238,7 @@ async def test_a_route_ends_with_the_rights_of_who_has_set_it() -> None:
     await here.add(rule(Op.ALTER_CONFIGS, "red"), rule(Op.READ, "src"))
 
     def why() -> str | None:
-        queue = here.worker.catalogue.find("red")
-        assert queue is not None
+        queue = present(here.worker.catalogue.find("red"))
         return why_forbidden(here.worker.signatures, queue.configs, "red")
 
     assert await settings(here, 2, "red", kproxy_route_from="src") == 0

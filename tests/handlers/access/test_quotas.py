@@ -16,6 +16,7 @@ from kproxy.server import metering
 from kproxy.server.api_table import APIS
 from kproxy.server.dispatch import accept, answer
 from kproxy.worker.worker import NextRequestSignal
+from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker
 from tests.held import slowness
 from tests.wire import batch, fetch_values, produce_values
@@ -257,12 +258,7 @@ async def test_client_that_makes_too_many_queues_by_writing_to_them() -> None:
     told = await here.call(ApiKey.PRODUCE, 9, many)
     assert {part.error_code for part in told.responses[0].partition_responses} == {3}
     assert (throttle_ms(told), here.wait_s) == (0, 0)
-    named = {"name": "new", "topic_id": UUID(int=0)}
-    values = {
-        "topics": [named], "allow_auto_topic_creation": True,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }  # fmt: skip
+    values = metadata(["new"])
     told = await here.call(ApiKey.METADATA, 12, values)
     assert told.topics[0].error_code == 3
     assert (throttle_ms(told), here.wait_s) == (0, 0)
@@ -345,26 +341,17 @@ async def test_too_many_changes_of_queues() -> None:
     here = Metered()
     await here.set(MUTATED, 1, user="alice")
 
-    def creation(*names: str) -> dict[str, Any]:
-        topics = [
-            {"name": name, "num_partitions": 6, "replication_factor": 1, "assignments": (),
-             "configs": ()}
-            for name in names
-        ]  # fmt: skip
-        return {"topics": topics, "timeout": 5000, "validate_only": False}
-
-    told = await here.call(ApiKey.CREATE_TOPICS, 7, creation("a", "b", "c"))
+    told = await here.call(ApiKey.CREATE_TOPICS, 7, creation("a", "b", "c", partitions=6))
     assert [int(one.error_code) for one in told.topics] == [0, 0, EXCEEDED]
     assert told.topics[2].error_message is None  # as Kafka's
     assert throttle_ms(told) == 1000
     assert here.wait_s == 1
-    told = await here.call(ApiKey.CREATE_TOPICS, 5, creation("d"))
+    told = await here.call(ApiKey.CREATE_TOPICS, 5, creation("d", partitions=6))
     assert [int(one.error_code) for one in told.topics] == [0]  # older ones are only slowed down
     assert throttle_ms(told) == 7000
-    growth = {"topics": [{"name": "a", "count": 8, "assignments": None}], "timeout": 5000,
-              "validate_only": False}  # fmt: skip
-    assert (await here.call(ApiKey.CREATE_PARTITIONS, 3, growth)).results[0].error_code == EXCEEDED
-    assert (await here.call(ApiKey.CREATE_PARTITIONS, 2, growth)).results[0].error_code == 0
+    grown = growth("a", count=8)
+    assert (await here.call(ApiKey.CREATE_PARTITIONS, 3, grown)).results[0].error_code == EXCEEDED
+    assert (await here.call(ApiKey.CREATE_PARTITIONS, 2, grown)).results[0].error_code == 0
     names = {"topics": [{"name": "b", "topic_id": UUID(int=0)}], "timeout": 5000}
     gone = await here.call(ApiKey.DELETE_TOPICS, 6, names)
     assert gone.responses[0].error_code == EXCEEDED
@@ -380,11 +367,7 @@ async def test_client_that_keeps_the_worker_busy_is_told_to_wait() -> None:
     here = Metered()
     await here.set(WORKED, 1e-9, client="kproxy")
     answers = {
-        (ApiKey.METADATA, 12): {
-            "topics": None, "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        },
+        (ApiKey.METADATA, 12): metadata(None, create=False),
         (ApiKey.LIST_GROUPS, 5): {"states_filter": [], "types_filter": []},
         (ApiKey.FETCH, 12): fetch_values({("q", 0): 0}),
         (ApiKey.DESCRIBE_CLIENT_QUOTAS, 1): {"components": (), "strict": False},

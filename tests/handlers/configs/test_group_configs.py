@@ -13,6 +13,7 @@ from kproxy.common.errors import Code
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
+from tests import bodies
 from tests.handlers.test_handlers import Client
 
 TOPIC, GROUP = 2, 32
@@ -22,16 +23,12 @@ LOCK, LIMIT = "share.record.lock.duration.ms", "share.delivery.count.limit"
 
 class Groups(Client):
     async def change(self, group: str, *changes: Any, dry: bool = False) -> Code:
-        configs = [{"name": n, "config_operation": o, "value": v} for n, o, v in changes]
-        resource = {"resource_type": GROUP, "resource_name": group, "configs": configs}
-        values = {"resources": [resource], "validate_only": dry}
+        values = bodies.change(GROUP, group, *changes, dry=dry)
         answer = await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)
         return Code(answer.responses[0].error_code)
 
     async def replace(self, group: str, **configs: str | None) -> Code:
-        named = [{"name": n.replace("_", "."), "value": v} for n, v in configs.items()]
-        resource = {"resource_type": GROUP, "resource_name": group, "configs": named}
-        values = {"resources": [resource], "validate_only": False}
+        values = bodies.replacement(GROUP, group, configs)
         answer = await self.call(ApiKey.ALTER_CONFIGS, 2, values)
         return Code(answer.responses[0].error_code)
 

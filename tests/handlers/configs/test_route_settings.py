@@ -10,7 +10,9 @@ from kproxy.metadata.levels import ROUTES_FROM
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.rows.routes import EPOCHS_MAX
+from tests import bodies
 from tests.handlers.test_handlers import Client
+from tests.present import present
 
 TOPIC = 2
 SET, DELETE, APPEND = 0, 1, 2
@@ -27,37 +29,27 @@ class Queues(Client):
         self, name: str, configs: dict[str, str] | None = None, *, partitions: int = 1,
         dry: bool = False,
     ) -> Answer:  # fmt: skip
-        topic = {
-            "name": name, "num_partitions": partitions, "replication_factor": -1, "assignments": (),
-            "configs": [{"name": n, "value": v} for n, v in (configs or {}).items()],
-        }  # fmt: skip
-        values = {"topics": [topic], "timeout": 1000, "validate_only": dry}
+        values = bodies.creation(name, partitions=partitions, configs=configs, dry=dry)
         (one,) = (await self.call(ApiKey.CREATE_TOPICS, 7, values)).topics
         return Code(one.error_code), one.error_message
 
     async def change(self, name: str, *changes: Any, dry: bool = False) -> Answer:
-        configs = [{"name": n, "config_operation": o, "value": v} for n, o, v in changes]
-        resource = {"resource_type": TOPIC, "resource_name": name, "configs": configs}
-        values = {"resources": [resource], "validate_only": dry}
+        values = bodies.change(TOPIC, name, *changes, dry=dry)
         (one,) = (await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)).responses
         return Code(one.error_code), one.error_message
 
     async def replace(self, name: str, configs: dict[str, str], *, dry: bool = False) -> Answer:
-        named = [{"name": n, "value": v} for n, v in configs.items()]
-        resource = {"resource_type": TOPIC, "resource_name": name, "configs": named}
-        values = {"resources": [resource], "validate_only": dry}
+        values = bodies.replacement(TOPIC, name, configs, dry=dry)
         (one,) = (await self.call(ApiKey.ALTER_CONFIGS, 2, values)).responses
         return Code(one.error_code), one.error_message
 
     async def grow(self, name: str, count: int) -> Answer:
-        topic = {"name": name, "count": count, "assignments": None}
-        values = {"topics": [topic], "timeout": 1000, "validate_only": False}
+        values = bodies.growth(name, count=count)
         (one,) = (await self.call(ApiKey.CREATE_PARTITIONS, 3, values)).results
         return Code(one.error_code), one.error_message
 
     def configs(self, name: str) -> dict[str, str]:
-        queue = self.worker.catalogue.find(name)
-        assert queue is not None
+        queue = present(self.worker.catalogue.find(name))
         return {name: value for name, value in queue.configs.items() if name != SET_BY}
 
 

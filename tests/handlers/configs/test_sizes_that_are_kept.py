@@ -8,6 +8,7 @@ from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.types import QueueId
+from tests.bodies import change_to, creation
 from tests.handlers.test_handlers import Client
 
 LOG, FRAME = "--data-message-bytes-max", "--frame-bytes-max"
@@ -20,21 +21,13 @@ KAFKA = {"bootstrap_servers": "127.0.0.1:9"}
 
 
 async def create(client: Client, name: str = "q", **settings: str) -> tuple[int, str]:
-    configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
-    topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
-             "configs": configs}  # fmt: skip
-    values = {"topics": [topic], "timeout": 1, "validate_only": False}
+    values = creation(name, configs=settings)
     (made,) = (await client.call(ApiKey.CREATE_TOPICS, 7, values)).topics
     return made.error_code, made.error_message or ""
 
 
 async def alter(client: Client, name: str, **settings: str) -> tuple[int, str]:
-    configs = [
-        {"name": key.replace("_", "."), "config_operation": 0, "value": value}
-        for key, value in settings.items()
-    ]
-    resource = {"resource_type": 2, "resource_name": name, "configs": configs}
-    values = {"resources": [resource], "validate_only": False}
+    values = change_to(2, name, settings)
     (done,) = (await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, values)).responses
     return done.error_code, done.error_message or ""
 

@@ -21,6 +21,7 @@ from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.rows import queues as rows
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
+from tests.present import present
 from tests.wire import batch, produce_values, record
 
 ZSTD = 4
@@ -37,9 +38,7 @@ def produce(worker: Worker, data: bytes) -> int:
         Peer(),
         NextRequestSignal(),
     )
-    frame = accepted.response()
-    assert frame is not None
-    answer = decode_response(0, 9, frame[4:])[1]
+    answer = decode_response(0, 9, present(accepted.response())[4:])[1]
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
@@ -145,9 +144,7 @@ async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.Mon
     for time_ms in (5000, *[1000] * 10):
         assert produce(worker, batch(b"v", times=(time_ms,))) == 0
     shard: Any = worker.any_shard()
-    queue = worker.catalogue.find("q")
-    assert queue is not None
-    key = (queue.queue_id, 0)
+    key = (present(worker.catalogue.find("q")).queue_id, 0)
     shard.state.put(rows.batch_key(*key, 0), None)
     row = shard.state.partition(key)
     row.log_start = 1
@@ -183,8 +180,7 @@ async def test_a_record_that_comes_during_the_search_lies_behind_its_end(
     for time_ms in (5000, 1000):
         assert produce(worker, batch(b"v", times=(time_ms,))) == 0
     shard: Any = worker.any_shard()
-    queue = worker.catalogue.find("q")
-    assert queue is not None
+    queue = present(worker.catalogue.find("q"))
     shard.append([Trim(queue.queue_id, 0, 1, 0).envelope()])  # the largest time is gone
 
     async def rest(pace: Pace) -> None:

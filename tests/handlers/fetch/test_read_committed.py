@@ -12,6 +12,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.types import PartitionKey
 from tests.handlers.test_handlers import Client, parts
 from tests.handlers.transactional import Transactional
+from tests.present import present
 from tests.wire import batches
 
 COMMITTED = 1
@@ -23,9 +24,7 @@ def shard_of(client: Client) -> Any:
 
 
 def key_of(client: Client, name: str = "q") -> PartitionKey:
-    queue = client.worker.catalogue.find(name)
-    assert queue is not None
-    return queue.queue_id, 0
+    return present(client.worker.catalogue.find(name)).queue_id, 0
 
 
 def producer(client: Client, name: str = "t", version: int = 2, queue: str = "q") -> Transactional:

@@ -12,6 +12,7 @@ from kproxy.security.acls import Op, Resource
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal
+from tests.bodies import metadata
 from tests.handlers.secured import ALICE, Secured, rule
 from tests.held import HELD_S, held_by, slowness
 from tests.wire import batch
@@ -32,11 +33,7 @@ async def test_very_many_names_of_queues_that_the_client_may_not_make() -> None:
     await here.add(rule(Op.DESCRIBE, "*"))
     here.worker.catalogue.create("there")
     names = ["there", *(f"n{number}" for number in range(count))]
-    told = await held_long(here, ApiKey.METADATA, 9, {
-        "topics": [{"name": name} for name in names], "allow_auto_topic_creation": True,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    })  # fmt: skip
+    told = await held_long(here, ApiKey.METADATA, 9, metadata(names))
     codes = [int(topic.error_code) for topic in told.topics]
     assert (codes[0], set(codes[1:]), len(codes)) == (0, {29}, count + 1)
 

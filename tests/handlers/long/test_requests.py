@@ -19,8 +19,10 @@ from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets
 from kproxy.worker.worker import NextRequestSignal, Worker
+from tests.bodies import creation, growth, metadata
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness
+from tests.present import present
 from tests.wire import batch, batches, fetch_values
 
 NO_ID = UUID(int=0)
@@ -67,19 +69,10 @@ def commit_values(queue: str, indices: Any, group: str = "g") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def metadata_values(names: list[str]) -> dict[str, Any]:
-    return {
-        "topics": [{"name": name, "topic_id": NO_ID} for name in names],
-        "allow_auto_topic_creation": True,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-
-
 async def test_metadata_takes_a_name_once() -> None:
     worker = memory_worker()
     make(worker, "q", 2000)
-    answer = await call(worker, 3, 12, metadata_values(["q"] * 1000 + ["r", "q"]))
+    answer = await call(worker, 3, 12, metadata(["q"] * 1000 + ["r", "q"]))
     assert [topic.name for topic in answer.topics] == ["q", "r"]
     assert len(answer.topics[0].partitions) == 2000
 
@@ -87,7 +80,7 @@ async def test_metadata_takes_a_name_once() -> None:
 async def test_many_new_names() -> None:
     worker = memory_worker()
     names = [f"new-{i}" for i in range(5000)]
-    answer = await call(worker, 3, 12, metadata_values(names))
+    answer = await call(worker, 3, 12, metadata(names))
     assert [topic.name for topic in answer.topics] == names
     assert {topic.error_code for topic in answer.topics} == {0}
 
@@ -114,8 +107,7 @@ async def test_an_answer_that_takes_all_memory_ends_its_connection() -> None:
 async def test_many_producers_described_many_times() -> None:
     worker = memory_worker()
     make(worker, "q")
-    queue = worker.catalogue.find("q")
-    assert queue is not None
+    assert worker.catalogue.find("q") is not None
     for producer in range(300):
         data = batch(b"v", producer_id=producer, epoch=0, sequence=0)
         topics = [{"name": "q", "partition_data": [{"index": 0, "records": data}]}]
@@ -252,8 +244,7 @@ async def test_many_small_batches_are_fetched_some_at_a_time() -> None:
     make(worker, "q", 3)
     data = batch(b"v")
     for index in (0, 1):
-        queue = worker.catalogue.find("q")
-        assert queue is not None
+        queue = present(worker.catalogue.find("q"))
         many = [Envelope(Kind.APPEND, queue.queue_id, index, body=data) for _ in range(15_000)]
         shard_of(worker).append(many)
     read = dict.fromkeys(range(3), 0)
@@ -281,24 +272,15 @@ async def test_many_partitions_are_fetched() -> None:
     assert [part.error_code for part in parts] == [0, 0] + [3] * 29_998
 
 
-def topic(name: str, partitions: int) -> dict[str, Any]:
-    return {
-        "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (),
-        "configs": (),
-    }  # fmt: skip
-
-
 async def test_new_partitions_are_bounded_as_in_kafka() -> None:
     worker = memory_worker()
-    topics = [topic("a", 9999), topic("b", 1), topic("c", 1)]
-    answer = await call(worker, 19, 7, {"topics": topics, "timeout": 1})
+    asked = creation("a", partitions=9999)
+    asked["topics"] += creation("b", "c")["topics"]
+    answer = await call(worker, 19, 7, asked)
     assert [t.error_code for t in answer.topics] == [44] * 3
     assert worker.catalogue.find("c") is None
     make(worker, "a"), make(worker, "b")
-    grown = [{"name": name, "count": 6000, "assignments": None} for name in "ab"]
-    answer = await call(worker, 37, 3, {
-        "topics": grown, "timeout": 1, "validate_only": True,
-    })  # fmt: skip
+    answer = await call(worker, 37, 3, growth("a", "b", count=6000, dry=True))
     assert [result.error_code for result in answer.results] == [0, 44]
 
 

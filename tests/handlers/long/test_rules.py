@@ -8,6 +8,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
+from tests.bodies import metadata
 from tests.fakes import chunks_of, memory_worker
 from tests.handlers.secured import ALICE, EVERY, ROOT, rule
 from tests.held import HELD_S, held_by, slowness
@@ -58,12 +59,8 @@ async def test_there_is_a_most_of_rules() -> None:
 async def test_client_without_rights_names_very_much() -> None:
     worker = secured()
     names = [f"q{n}" for n in range(MANY)]
-    metadata = {
-        "topics": [{"name": name, "topic_id": None} for name in names],
-        "allow_auto_topic_creation": True, "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": True,
-    }  # fmt: skip
-    told = await call(worker, ALICE, ApiKey.METADATA, 12, metadata)
+    asked = metadata(names, rights=True)
+    told = await call(worker, ALICE, ApiKey.METADATA, 12, asked)
     assert {int(topic.error_code) for topic in told.topics} == {29}
     fetched = await call(worker, ALICE, 1, 12, fetch_values({(name, 0): 0 for name in names}))
     assert {int(t.partitions[0].error_code) for t in fetched.responses} == {29}
