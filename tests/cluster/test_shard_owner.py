@@ -35,6 +35,7 @@ from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, as_served
 from tests.harness import until
+from tests.present import present
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.offset_topic import SimRowsWriter
 from tests.simulation.workers.sim_worker import Life
@@ -207,9 +208,7 @@ async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
         with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
-                looked = net.look(0)
-                assert looked is not None
-                assert looked.everything
+                assert present(net.look(0)).everything
                 await anyio.sleep(0.01)
 
 

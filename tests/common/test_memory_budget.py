@@ -1,5 +1,7 @@
 """The bound on what connections hold in memory."""
 
+from collections.abc import Awaitable, Callable
+
 import anyio
 
 from kproxy.common.memory_budget import (
@@ -184,6 +186,15 @@ async def test_long_answers_of_one_holder_end_none_of_anothers() -> None:
     assert not answers.parts._of
 
 
+async def crowd(asks: Callable[[str], Awaitable[None]]) -> None:
+    """Let Mallory ask ten times, and then Alice."""
+    async with anyio.create_task_group() as tasks:
+        for name in (*["User:mallory"] * 10, "User:alice"):
+            tasks.start_soon(asks, name)
+            await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_answers_that_one_holder_does_not_read_are_found_in_its_own_part() -> None:
     """FAULT: what was found for them was nobody's, and nothing was found for others."""
     answers = AnswerBudget(1 << 20)
@@ -197,13 +208,7 @@ async def test_answers_that_one_holder_does_not_read_are_found_in_its_own_part()
             began.append(name)
             await anyio.sleep_forever()
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(10):
-            tasks.start_soon(fetches, "User:mallory")
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(fetches, "User:alice")
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
+    await crowd(fetches)
     assert began[-1] == "User:alice"
     assert 1 <= began.count("User:mallory") < 5
     assert answers.found.used == 0
@@ -225,12 +230,6 @@ async def test_large_requests_of_one_holder_wait_for_themselves() -> None:
         finally:
             mine.give_back(300)
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(10):
-            tasks.start_soon(asks, "User:mallory")
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(asks, "User:alice")
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
+    await crowd(asks)
     assert began == ["User:mallory"] * 3 + ["User:alice"]
     assert memory.used == 0

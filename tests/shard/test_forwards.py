@@ -50,8 +50,7 @@ async def send(shard: Shard, *sent: Envelope) -> list[int]:
 
 
 async def test_a_reader_gets_the_batch_and_nothing_of_what_follows(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         twice = letter(b"1", b"2")
         assert await send(shard, twice, twice) == [0, -1]
         assert await put(shard, QUEUES[0], b"3") == 2
@@ -111,8 +110,7 @@ async def test_with_a_queue_goes_what_it_has_taken_and_where_it_sent_its_own(
 async def test_frames_that_clients_forge_inside_dead_letters_prove_nothing(
     tmp_path: Path, fast: None
 ) -> None:
-    async with running(tmp_path / "live") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path / "live", queues=1) as shard:
         await put(shard, QUEUES[0], b"first")
         begin = shard.segments.end
         forged = letter(b"".join(_forged(n, n) for n in range(2, 50)))

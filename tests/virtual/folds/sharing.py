@@ -35,6 +35,7 @@ from kproxy.virtual.rows.shares import (
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.wire import batch
 
 __all__ = ["EARLIEST", "LATEST", "OWED", "Cause", "Run", "ShareAction"]
@@ -55,11 +56,15 @@ def run(
 class Sharing:
     """A queue of some partitions; `key` is the first of them."""
 
-    def __init__(self, *, records: int = 0, partitions: int = 1, shared: bool = False) -> None:
+    def __init__(
+        self, *, records: int = 0, partitions: int = 1, shared: bool = False, started: bool = False
+    ) -> None:
         self.shard = MemoryShard(shared=shared)
         self.key: PartitionKey = self.make(partitions)
         if records:
             self.append(records)
+        if started:
+            self.start()
 
     def make(self, partitions: int = 1) -> PartitionKey:
         number = len(self.shard.log) + 1
@@ -120,9 +125,7 @@ class Sharing:
 
     def stands(self) -> tuple[int, int, int]:
         """(start, end, done)."""
-        row = self.row()
-        assert row is not None
-        return row[:3]
+        return present(self.row())[:3]
 
     def look(self, *keys: PartitionKey, group: str = GROUP) -> tuple[int, ...]:
         before = dict(self.shard.kv.rows)

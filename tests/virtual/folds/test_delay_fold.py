@@ -26,6 +26,7 @@ from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.schema import decode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.virtual.commands.delay_cases import due, later, mixed, waiting
 from tests.wire import batch
 
@@ -47,9 +48,7 @@ def claimed(shard: MemoryShard, writer: int) -> None:
 
 
 def seen(shard: MemoryShard) -> int:
-    row = shard.state.partition(KEY)
-    assert row is not None
-    return row.next_offset
+    return present(shard.state.partition(KEY)).next_offset
 
 
 def waits(shard: MemoryShard) -> list[tuple[int, int]]:
@@ -153,9 +152,7 @@ def test_a_partition_is_filed_under_what_is_due_first(shard: MemoryShard) -> Non
 
 def test_nothing_is_looked_for_where_nothing_waits(shard: MemoryShard) -> None:
     def start() -> int:
-        row = shard.state.partition(hidden(KEY))
-        assert row is not None
-        return row.log_start
+        return present(shard.state.partition(hidden(KEY))).log_start
 
     shard.apply(later(KEY, waiting(10), waiting(20), waiting(30)))
     shard.apply(due(KEY, [1], [batch(b"v")], time_ms=50))

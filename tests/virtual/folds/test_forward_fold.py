@@ -14,6 +14,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import FORWARD_TARGETS, FORWARDED, Position
 from kproxy.virtual.types import PartitionKey, QueueId
+from tests.present import present
 from tests.virtual.folds.sharing import ARCHIVED, OWED, Cause, ShareAction, Sharing, run
 from tests.wire import batch
 
@@ -33,8 +34,7 @@ def forward(
 
 
 def ends(shares: Sharing) -> tuple[int, int]:
-    row = shares.shard.state.partition(shares.key)
-    assert row is not None
+    row = present(shares.shard.state.partition(shares.key))
     return row.log_start, row.next_offset
 
 
@@ -78,9 +78,7 @@ def test_a_queue_that_is_gone_takes_nothing() -> None:
     shares.delete()
     assert forward(shares, Position(9, 0, 5)).code == Code.UNKNOWN_TOPIC_ID
     taken = FORWARDED.key(shares.key, DEAD_LETTERS, SOURCE, "g")
-    data = shares.shard.state.get(taken)
-    assert data is not None
-    assert FORWARDED.decode(data) == Position(9, 0, 4)
+    assert FORWARDED.decode(present(shares.shard.state.get(taken))) == Position(9, 0, 4)
 
 
 def test_taken_batch_is_like_others() -> None:
@@ -94,13 +92,11 @@ def test_taken_batch_is_like_others() -> None:
     made = Forward(shares.key, DEAD_LETTERS, SOURCE, "a-group", at, at, body, 7).envelope()
     place = len(shares.shard.segments.data)
     shares.apply(made)
-    found = shares.shard.state.batch_at(shares.key, 1)
-    assert found is not None
+    found = present(shares.shard.state.batch_at(shares.key, 1))
     assert (found.position, found.length, found.last_delta) == (place, len(body), 1)
     assert bytes(shares.shard.segments.data[place : place + found.length]) == body
     assert (found.max_time_ms, found.max_time_through_ms, found.size_through) == (6, 6, len(body))
-    row = shares.shard.state.partition(shares.key)
-    assert row is not None
+    row = present(shares.shard.state.partition(shares.key))
     assert (row.size, row.max_time_ms, row.max_time_offset) == (len(body), 6, 1)
     due = [rows.retention_due_of(key) for key, _ in
            shares.shard.kv.scan(*RowKind.RETENTION_DUE.range())]  # fmt: skip
@@ -110,13 +106,11 @@ def test_taken_batch_is_like_others() -> None:
 
 
 def test_dead_letter_target_is_kept_until_the_share_partition_is_dropped() -> None:
-    shares = Sharing(records=1)
-    shares.start()
+    shares = Sharing(records=1, started=True)
     key = FORWARD_TARGETS.key(shares.key, "g")
 
     shares.apply(AimForward(shares.key, "g", SOURCE).envelope())
-    aimed = shares.shard.state.get(key)
-    assert aimed is not None
+    aimed = present(shares.shard.state.get(key))
     assert SOURCE[0] in aimed
     shares.set(ShareAction.RESET, 2, 0)
     assert shares.shard.state.get(key) == aimed
@@ -128,8 +122,7 @@ def test_dead_letter_target_is_kept_until_the_share_partition_is_dropped() -> No
 
 
 def test_pending_dead_letters_are_settled() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     lost = Cause.REJECTED | OWED
     shares.share(run(0, 0, ARCHIVED, 1, lost), run(2, 2, ARCHIVED, 1, lost))
     (one, other) = shares.owed()
@@ -163,8 +156,7 @@ async def test_a_deleted_queue_leaves_nothing_of_share_groups_behind() -> None:
 
 
 async def test_leftovers_of_a_trim_are_not_of_share_groups() -> None:
-    shares = Sharing(records=900)
-    shares.start()
+    shares = Sharing(records=900, started=True)
     shares.share(run(1, 700))
     shares.trim(600)
     before = {key: value for key, value in shares.shard.kv.rows.items() if key[:1] in b"SC"}
@@ -198,6 +190,4 @@ def test_dead_letters_are_passed_on_by_routes_where_they_say_so() -> None:
     for at, on in ((Position(9, 0, 4), True), (Position(9, 0, 5), False)):
         made = Forward(shares.key, DEAD_LETTERS, SOURCE, "g", at, at, batch(b"dead"), 7, on)
         offset = shares.apply(made.envelope()).number
-        stored = shares.shard.state.batch_at(shares.key, offset)
-        assert stored is not None
-        assert stored.routed is not on
+        assert present(shares.shard.state.batch_at(shares.key, offset)).routed is not on

@@ -29,6 +29,7 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.routes import DEFINITIONS_MAX, EPOCHS_MAX, ROUTE_PARTS, Epoch, Route
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.virtual.commands.route_cases import names_of, ship
 from tests.wire import batch
 
@@ -68,9 +69,7 @@ class Routing(MemoryShard):
         return route_rows.route_in(self.state.get, (source, index), definer)
 
     def found(self, source: QueueId, definer: QueueId, index: int = 0) -> Route:
-        route = self.route(source, definer, index)
-        assert route is not None
-        return route
+        return present(self.route(source, definer, index))
 
     def names_in(self, route: Route) -> list[tuple[int, bool]]:
         return [(start, bool(spec)) for start, spec in route.epochs]
@@ -89,9 +88,7 @@ class Routing(MemoryShard):
         return -1 if row is None else row.next_offset
 
     def queue(self, name: str) -> Queue:
-        found = self.state.queue(name)
-        assert found is not None
-        return found
+        return present(self.state.queue(name))
 
 
 def one(text: bytes = b"1") -> bytes:
@@ -122,8 +119,7 @@ def test_a_queue_without_routes_is_as_it_was() -> None:
     shard = Routing()
     queue_id = shard.make("q", 2, retention_ms="5")
     shard.put(queue_id)
-    row = shard.state.partition((queue_id, 0))
-    assert row is not None
+    row = present(shard.state.partition((queue_id, 0)))
     assert not row.any_routes
     assert not rows.decode_partition(row.encode()).any_routes
     assert not any(key[0] in b"PXV" for key in shard.kv.rows)
@@ -152,8 +148,7 @@ def test_a_filter_from_the_start_keeps_what_a_passage_is_about_to_take() -> None
     trim = Trim(source, 0, 4, 1, spares=True).envelope()  # on its way, and then comes a filter
     early = shard.filter("early", "s", start=True)
     assert shard.apply(trim).number == 0
-    row = shard.state.partition((source, 0))
-    assert row is not None
+    row = present(shard.state.partition((source, 0)))
     assert (row.log_start, shard.found(source, early).landed) == (0, 0)
     assert shard.cut(source, 0, 4, early).number == 4
     assert shard.cut(source, 4, 4, early).number == 4
@@ -255,9 +250,7 @@ def test_unannounced_words_of_a_home_shard_wait_as_its_change_did() -> None:
     queue_id = shard.entrance(HOME, 2)
     shard.apply(ConfigureQueue(queue_id, {TO: "x-{key}"}, [], False, waits=True).envelope())
     shard.apply(GrowQueue(queue_id, 4).envelope())
-    work = shard.state.get(rows.pending_assignment_key(queue_id))
-    assert work is not None
-    assert json.loads(work)["waits"]
+    assert json.loads(present(shard.state.get(rows.pending_assignment_key(queue_id))))["waits"]
 
 
 def test_a_route_that_ends_goes_once_all_before_has_landed() -> None:
@@ -270,9 +263,7 @@ def test_a_route_that_ends_goes_once_all_before_has_landed() -> None:
     assert shard.cut(queue_id, 0, 2).number == 2
     assert shard.cut(queue_id, 2, 2).code == Code.UNKNOWN_TOPIC_ID
     assert shard.route(queue_id, queue_id) is None
-    row = shard.state.partition((queue_id, 0))
-    assert row is not None
-    assert not row.any_routes
+    assert not present(shard.state.partition((queue_id, 0))).any_routes
     assert shard.cut(queue_id, 2, 4).code == Code.UNKNOWN_TOPIC_ID
     shard.configure(queue_id, **ENTRANCE)
     assert shard.found(queue_id, queue_id).cut == 4
@@ -289,9 +280,7 @@ def test_one_route_of_two_ends_and_the_other_goes_on() -> None:
     assert shard.cut(source, 1, 1, red).code == Code.UNKNOWN_TOPIC_ID
     assert shard.route(source, red) is None
     assert shard.found(source, source).ends is None
-    row = shard.state.partition((source, 0))
-    assert row is not None
-    assert row.any_routes
+    assert present(shard.state.partition((source, 0))).any_routes
 
 
 def test_a_source_made_again_has_its_filters_from_its_start_and_an_entrance_none() -> None:
@@ -403,9 +392,7 @@ def test_other_shards_of_a_source_are_told_of_all_its_routes() -> None:
     outcome = shard.apply(define())
     assert outcome.queue is not None
     assert outcome.queue.queue_id == source
-    work = shard.state.get(key)
-    assert work is not None
-    assert DEFINER.hex().encode() in work
+    assert DEFINER.hex().encode() in present(shard.state.get(key))
     assert shard.state.get(rows.pending_assignment_key(DEFINER)) is None
 
 
@@ -437,12 +424,10 @@ def test_a_definer_tells_the_home_shard_of_its_source() -> None:
     name, source = names_of(0)[1], FOREIGN
     red = shard.filter(name, source)
     key = rows.pending_assignment_key(red)
-    work = shard.state.get(key)
-    assert work is not None
+    work = present(shard.state.get(key))
     assert b'"define": {"%s"' % source.encode() in work
     shard.apply(ConfigureQueue(red, {}, [], True).envelope())  # before all know
-    work = shard.state.get(key)
-    assert work is not None
+    work = present(shard.state.get(key))
     assert b'"define": {"%s": [""' % source.encode() in work
     shard.apply(QueueReady(red, 0).envelope())  # for its first definition
     assert shard.state.get(key) is not None
@@ -621,8 +606,7 @@ def test_targets_are_made_and_found_by_name() -> None:
     assert [shard.values(name) for name in ("new", "known", "other")] == [1, 1, 1]
     made = shard.queue("new")
     assert (made.partitions, made.wanted, made.configs) == (1, 1, configs)
-    stored = shard.state.batch_at((made.queue_id, 0), 0)
-    assert stored is not None
+    stored = present(shard.state.batch_at((made.queue_id, 0), 0))
     assert stored.routed
     assert stored.log_offset == len(shard.log) - 1
     data = bytes(shard.segments.data[stored.position : stored.position + stored.length])
@@ -741,8 +725,7 @@ def test_queue_looked_up_before_its_first_record_has_the_settings_of_its_route()
     assert [shard.queue(name).configs for name in names] == [settings, {}, {}, {}]
     assert (outcome.numbers, [one.name for one in outcome.made]) == ((0,), [looked])
     assert not shard.queue(looked).unasked
-    row = shard.state.get(b"q" + plain.encode())
-    assert row is not None
+    row = present(shard.state.get(b"q" + plain.encode()))
     assert row.endswith(b"{}")  # as an older kproxy reads it: no settings
     shard.configure(shard.queue(plain).queue_id)
     assert not shard.queue(plain).unasked
@@ -757,9 +740,7 @@ def test_a_target_that_others_take_from_has_their_routes() -> None:
     shard.apply(ship((queue_id, 0), queue_id, 1, to("d-a")))
     target = shard.queue("d-a").queue_id
     assert shard.found(target, red).cut == 0
-    stored = shard.state.batch_at((target, 0), 0)
-    assert stored is not None
-    assert stored.routed  # and so is not passed on
+    assert present(shard.state.batch_at((target, 0), 0)).routed  # and so is not passed on
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -789,8 +770,7 @@ def test_offsets_and_times_go_on_from_what_is_there() -> None:
     queue_id = shard.make(name)
     shard.put(queue_id, 3)
     shard.apply(ship((DEFINER, 0), DEFINER, 1, [(name, batch(b"1", b"2", times=(8, 9)))]))
-    row = shard.state.partition((queue_id, 0))
-    assert row is not None
+    row = present(shard.state.partition((queue_id, 0)))
     assert (row.next_offset, row.max_time_ms, row.max_time_offset) == (5, 9, 4)
     shard.put(queue_id)
     first, second, third = (batch for _, batch in shard.state.batches((queue_id, 0), 0, 9))

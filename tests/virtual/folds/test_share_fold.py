@@ -10,6 +10,7 @@ from kproxy.virtual.commands.shares import ChangeShares, NoteShareQueues, ShareR
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.shares import CHUNK, COUNT_MAX, NOWHERE, SHARE_QUEUES, Owed, SharePartition
 from kproxy.virtual.types import QueueId
+from tests.present import present
 from tests.virtual.folds.sharing import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -114,8 +115,7 @@ def test_share_partition_remade_by_a_late_command_is_made_anew() -> None:
 def test_a_start_by_time_is_resolved_once() -> None:
     shares = Sharing(records=9)
     shares.set(ShareAction.INITIALISE, 4, LATEST, since_ms=100)
-    row = shares.row()
-    assert row is not None
+    row = present(shares.row())
     assert row.since_ms == 100
     assert shares.share(run(0, 1), epoch=4) == GONE  # nobody was given any
     assert shares.look() == (-1, -1)
@@ -143,9 +143,7 @@ def test_an_offset_that_is_none_does_not_stop_the_shard() -> None:
     """FAULT: `struct.error`, at each recovery again."""
     shares = Sharing(records=9)
     shares.set(ShareAction.RESET, 4, -3)
-    row = shares.row()
-    assert row is not None
-    assert row.start == 0
+    assert present(shares.row()).start == 0
 
 
 def test_nothing_is_made_for_an_absent_queue() -> None:
@@ -176,8 +174,7 @@ def test_groups_and_partitions_are_by_themselves() -> None:
 
 
 def test_only_the_owner_says_what_becomes_of_records() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
 
     def claim(writer: int) -> None:
         envelope = Claim().envelope()
@@ -197,8 +194,7 @@ def test_only_the_owner_says_what_becomes_of_records() -> None:
 
 
 def test_without_a_claim_there_is_one_owner() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     assert shares.share(run(0, 0)) == Code.NONE
 
 
@@ -222,8 +218,7 @@ def test_each_partition_has_a_code() -> None:
 def test_a_state_once_terminal_stays(
     ended: share_rows.RecordState, late: share_rows.RecordState
 ) -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.share(run(2, 4, ended, 2))
     assert shares.share(run(1, 5, late, 5)) == Code.NONE
     assert shares.states(1, 5) == [(late, 5), *[(ended, 2)] * 3, (late, 5)]
@@ -232,8 +227,7 @@ def test_a_state_once_terminal_stays(
 
 @pytest.mark.parametrize("state", [AVAILABLE, ACKNOWLEDGED, ARCHIVED])
 def test_a_count_never_falls(state: share_rows.RecordState) -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.share(run(1, 1, AVAILABLE, 3), run(2, 2, AVAILABLE, 1))
     shares.share(run(1, 3, state, 2))
     assert shares.states(1, 3) == [(state, 3), (state, 2), (state, 2)]
@@ -252,8 +246,7 @@ def test_records_before_the_start_are_passed_over() -> None:
 
 
 def test_the_start_moves_over_what_is_done() -> None:
-    shares = Sharing(records=2000)
-    shares.start()
+    shares = Sharing(records=2000, started=True)
     shares.share(run(1, 511), run(513, 513))
     assert shares.stands() == (0, 514, 512)
     assert shares.chunks() == [0, 1, 2]
@@ -299,8 +292,7 @@ def test_a_window_of_four_thousand_records() -> None:
 
 
 def test_the_end_is_behind_all_that_was_delivered() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.share(run(3, 4, AVAILABLE, 1))
     assert shares.stands() == (0, 5, 0)
     shares.share(run(2, 2, AVAILABLE, 1))
@@ -308,8 +300,7 @@ def test_the_end_is_behind_all_that_was_delivered() -> None:
 
 
 def test_a_share_without_runs_moves_the_start_to_where_the_log_begins() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.trim(3)
     assert shares.share() == Code.NONE
     assert shares.stands() == (3, 3, 0)
@@ -319,8 +310,7 @@ def test_a_share_without_runs_moves_the_start_to_where_the_log_begins() -> None:
 
 
 def test_archived_records_are_owed_where_it_says_so() -> None:
-    shares = Sharing(records=900)
-    shares.start()
+    shares = Sharing(records=900, started=True)
     lost = Cause.REJECTED | OWED
     shares.share(
         run(2, 5, ARCHIVED, 2, lost), run(6, 6, ARCHIVED, 1), run(7, 600, ARCHIVED, 3, OWED | 2),
@@ -334,8 +324,7 @@ def test_archived_records_are_owed_where_it_says_so() -> None:
 
 
 def test_terminal_records_are_not_owed_again() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     lost = Cause.REJECTED | OWED
     shares.share(run(3, 3), run(5, 5, ARCHIVED, 1, lost))
     shares.share(run(2, 6, ARCHIVED, 1, lost))
@@ -346,8 +335,7 @@ def test_terminal_records_are_not_owed_again() -> None:
 
 
 def test_trimmed_records_are_not_owed() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.trim(4)
     shares.share(run(0, 5, ARCHIVED, 1, Cause.REJECTED | OWED))
     assert [(one.first, one.records) for one in shares.owed().values()] == [(4, 2)]
@@ -374,8 +362,7 @@ def test_each_partition_of_a_command_owes_by_itself() -> None:
 
 @pytest.mark.parametrize("log_start", [1, 3, 255, 256, 257, 600, 699, 700, 701, 1000, 2000])
 def test_done_count_is_right_after_a_trim(log_start: int) -> None:
-    shares = Sharing(records=2000)
-    shares.start()
+    shares = Sharing(records=2000, started=True)
     done = {at for at in range(1, 700) if at % 3}
     shares.share(*(run(at, at) for at in sorted(done)), run(699, 699, AVAILABLE, 1))
     done.discard(699)
@@ -437,8 +424,7 @@ def count_looks(shares: Sharing) -> list[bytes]:
 
 
 def test_a_deleted_queue_takes_no_more() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.delete()
     before = dict(shares.shard.kv.rows)
     assert shares.share(run(0, 3)) == GONE
@@ -449,8 +435,7 @@ def test_a_deleted_queue_takes_no_more() -> None:
 
 
 def test_a_queue_of_the_same_name_begins_anew() -> None:
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.share(run(0, 3))
     shares.delete()
     shares.key = shares.make()
@@ -525,8 +510,7 @@ def test_queues_are_noted_while_the_group_is_as_it_was() -> None:
 
 def test_a_share_is_void_by_term_before_anything_is_read_of_it() -> None:
     """Commands of a deposed owner of a later release do not stop this one."""
-    shares = Sharing(records=9)
-    shares.start()
+    shares = Sharing(records=9, started=True)
     shares.apply(Claim().envelope())
     envelope = ChangeShares(GROUP, [], 1).envelope()
     envelope.writer, envelope.body = 5, b"\2" + bytes(envelope.body)[1:]

@@ -25,7 +25,7 @@ from kproxy.virtual.rows.transactions import (
     Transaction,
     TransactionState,
 )
-from tests.virtual.folds.transactional import ID, Shards
+from tests.virtual.folds.transactional import ID, Shards, opened
 
 NONE, FENCED, INVALID = Code.NONE, Code.PRODUCER_FENCED, Code.INVALID_TXN_STATE
 CONCURRENT, MAPPING = Code.CONCURRENT_TRANSACTIONS, Code.INVALID_PRODUCER_ID_MAPPING
@@ -410,9 +410,7 @@ def test_an_end_that_was_taken_for_another_transaction_is_to_be_said_again(
 
 
 def test_versions_change_between_beginning_and_end() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0)
     assert shards.end(pid, epoch, version=2).epoch == epoch + 1
     assert shards.finish().marker_epoch == epoch + 1

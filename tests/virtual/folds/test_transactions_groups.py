@@ -18,6 +18,7 @@ from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, ShardId
 from tests.fakes import DictKv
+from tests.present import present
 from tests.virtual.folds.transactional import Shards
 
 NONE, INVALID = Code.NONE, Code.INVALID_TXN_STATE
@@ -335,8 +336,7 @@ def test_a_group_with_waiting_offsets_does_not_expire() -> None:
     shards.commit_offsets(GROUP, pid, epoch, (key, 7))
 
     def expire() -> None:
-        data = shards.all[0].state.get(group_key(GROUP))
-        assert data is not None
+        data = present(shards.all[0].state.get(group_key(GROUP)))
         command = ExpireOffsets(GROUP, decode_group(data).version, True, [], 99)
         assert shards.apply(0, command.envelope(2)).code == NONE
 

@@ -12,7 +12,8 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.types import PartitionKey
-from tests.virtual.folds.transactional import ID, Shards
+from tests.present import present
+from tests.virtual.folds.transactional import ID, Shards, opened
 
 NONE, INVALID = Code.NONE, Code.INVALID_TXN_STATE
 OLD_EPOCH, OUT_OF_ORDER = Code.INVALID_PRODUCER_EPOCH, Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -73,9 +74,7 @@ def test_a_late_begin_does_not_take_the_place_of_a_later_one() -> None:
     key = shards.keys[0]
     shards.begin(7, 0, 100, [key])
     shards.begin(7, 0, 90, [key])
-    found = shards.all[0].fold._participants.open_of(key, 7)
-    assert found is not None
-    assert found.number == 100
+    assert present(shards.all[0].fold._participants.open_of(key, 7)).number == 100
 
 
 # -- APPEND
@@ -115,9 +114,7 @@ def test_a_repetition_is_answered_until_the_end(version: int) -> None:
 
 
 def test_sequences_go_on_without_kip_890_and_begin_anew_with_it() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0, 3)
     shards.end(pid, epoch)
     shards.finish()
@@ -192,8 +189,7 @@ def test_a_marker_takes_an_offset_where_there_are_records(commit: bool, version:
     assert offsets(shards, key) == [(1, False), (2, False), (3, True)]
     assert shards.aborted(key) == ([] if commit else [(3, pid, 0)])
     assert shards.partition(key).any_aborted != commit
-    batch = shards.all[0].state.batch_at(key, 3)
-    assert batch is not None
+    batch = present(shards.all[0].state.batch_at(key, 3))
     assert (batch.length, batch.log_offset, batch.last_delta) == (CONTROL_BATCH_BYTES, at, 0)
     assert batch.size_through == shards.partition(key).size
     assert not shards.of(RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST)
@@ -205,9 +201,7 @@ def test_a_marker_takes_an_offset_where_there_are_records(commit: bool, version:
 
 
 def test_a_marker_of_another_transaction_ends_nothing() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0)
     shards.end(pid, epoch)
     first = shards.finish()
@@ -306,9 +300,7 @@ def test_the_last_stable_offset_is_that_of_the_earliest_open_transaction() -> No
 
 
 def test_a_trim_may_pass_an_open_transaction() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0, 3)
     shards.append(key, 99, 0, 0, 3, attributes=0)
     shards.trim(key, 2)
@@ -324,9 +316,7 @@ def test_a_trim_may_pass_an_open_transaction() -> None:
 
 
 def test_a_marker_in_a_partition_without_records_is_seen_to_by_retention() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0)
     shards.trim(key, -1)
     (due,) = shards.of(RowKind.RETENTION_DUE)
@@ -381,9 +371,7 @@ def test_partitions_of_other_shards_take_part_by_what_their_logs_say() -> None:
 
 
 def test_a_producer_is_filed_once_and_forgotten_where_it_was_not_used_since() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     used = []
     for sequence in range(3):
         again(shards, pid, epoch, key)
@@ -438,9 +426,7 @@ def test_a_producer_is_not_forgotten_while_its_transaction_is_open(
 
 
 def test_compaction_takes_the_row_of_an_aborted_transaction_with_its_marker() -> None:
-    shards = Shards()
-    key = shards.keys[0]
-    pid, epoch, _ = shards.open(key)
+    shards, key, pid, epoch = opened()
     shards.append(key, pid, epoch, 0)
     shards.end(pid, epoch, commit=False)
     shards.finish()

@@ -36,6 +36,7 @@ from kproxy.virtual.rows.transactions import (
 )
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.wire import batch
 
 TRANSACTIONAL = 0x10
@@ -76,8 +77,7 @@ class Shards:
     # -- what is there
 
     def row(self, name: str = ID) -> Transaction:
-        data = self.all[shard_of(name, len(self.all))].state.get(TRANSACTIONS.key(name))
-        assert data is not None
+        data = present(self.all[shard_of(name, len(self.all))].state.get(TRANSACTIONS.key(name)))
         return TRANSACTIONS.decode(data)
 
     def put_row(self, row: Transaction, name: str = ID) -> None:
@@ -89,9 +89,7 @@ class Shards:
         })  # fmt: skip
 
     def partition(self, key: PartitionKey, shard: int = 0) -> Partition:
-        row = self.all[shard].state.partition(key)
-        assert row is not None
-        return row
+        return present(self.all[shard].state.partition(key))
 
     def ends(self, key: PartitionKey, shard: int = 0) -> tuple[int, int]:
         """Return last stable offset and high watermark."""
@@ -282,3 +280,11 @@ class Shards:
         outcome = self.enlist(made.number, made.epoch, *parts, version=version, name=name)
         assert outcome.code == Code.NONE
         return made.number, made.epoch, outcome.number
+
+
+def opened() -> tuple[Shards, PartitionKey, int, int]:
+    """Return a shard with an open transaction: its partition, producer id and epoch."""
+    shards = Shards()
+    key = shards.keys[0]
+    pid, epoch, _ = shards.open(key)
+    return shards, key, pid, epoch

@@ -15,6 +15,7 @@ from kproxy.virtual.rows.queues import Batch, Committed, Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.wire import batch
 
 ID = QueueId(bytes(range(16)))
@@ -62,17 +63,14 @@ def test_the_term_is_the_claim_that_came_last() -> None:
     assert shard.state.get(rows.TERM_KEY) is None
     for writer in (5, 6):
         shard.apply(Envelope(Kind.CLAIM, writer=writer))
-    data = shard.state.get(rows.TERM_KEY)
-    assert data is not None
-    assert rows.decode_term(data) == Term(1, 6)
+    assert rows.decode_term(present(shard.state.get(rows.TERM_KEY))) == Term(1, 6)
 
 
 def test_a_producer_may_be_known_by_its_epoch_alone() -> None:
     shard, key = MemoryShard(), (ID, 0)
     values = {"name": "q", "partitions": 1, "configs": {}}
     shard.apply(command(Kind.CREATE, ID, values=values))
-    row = shard.state.partition(key)
-    assert row is not None
+    row = present(shard.state.partition(key))
     row.producers = (producer_rows.producer_cleared(9, 4),)
     shard.state.put_partition(key, row)
     shard.kv.write(shard.state.drain())
@@ -103,8 +101,7 @@ def test_producers_known_by_their_epoch_alone_are_forgotten_first(
     sent: set[int] = set()
     gone: list[set[int]] = []
     for number in range(12):
-        row = shard.state.partition(key)
-        assert row is not None
+        row = present(shard.state.partition(key))
         if number == 2:
             row.producers = (*row.producers, producer_rows.producer_cleared(99, 0))
             shard.state.put_partition(key, row)
