@@ -24,6 +24,7 @@ from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker, refused_append
 from tests.harness import until
+from tests.kafka.groups import commit_values
 from tests.wire import batch, batches, fetch_values, produce_values
 
 
@@ -257,11 +258,7 @@ async def test_every_advertised_version_of_metadata_and_api_versions_answers() -
 async def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
     client = Client()
     await client.metadata("q")
-    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-              "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-    await client.call(ApiKey.OFFSET_COMMIT, 9, values)
+    await client.call(ApiKey.OFFSET_COMMIT, 9, commit_values("g", "q", 7))
     await client.delete("q")
     await client.metadata("q")
     for topics in ([{"name": "q", "partition_indexes": (0,)}], None):

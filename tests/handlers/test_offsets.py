@@ -14,6 +14,7 @@ from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
 from tests.commands import command
 from tests.handlers.test_handlers import Client
+from tests.kafka.groups import commit_values
 from tests.present import present
 
 TOPICS = [{"name": "q", "partition_indexes": [0]}]
@@ -28,16 +29,7 @@ async def committed(client: Client) -> Any:
 async def with_an_offset() -> Client:
     client = Client()
     await client.produce("q", b"v")
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    values = {
-        "group_id": "g",
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": "q", "partitions": [part]}],
-    }
-    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
+    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, commit_values("g", "q", 1))
     assert answer.topics[0].partitions[0].error_code == Code.NONE
     return client
 

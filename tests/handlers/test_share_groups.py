@@ -10,6 +10,7 @@ from kproxy.common.errors import Code
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from tests.handlers.test_handlers import Client
+from tests.kafka.groups import commit_values
 
 NO_ID = UUID(int=0)
 OPERATIONS = -2147483648
@@ -113,13 +114,9 @@ async def test_requests_of_other_protocols() -> None:
         assert (answer.error_code, answer.members[0].error_code) == (0, 25)
         claim = {"group_id": "g", "generation_id": 1, "member_id": "a", "group_instance_id": None}
         assert (await client.call(ApiKey.HEARTBEAT, 4, claim)).error_code == 25
-        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-                "committed_metadata": ""}  # fmt: skip
         for epoch, member in ((-1, ""), (2, "a")):
-            answer = await client.call(ApiKey.OFFSET_COMMIT, 9, {
-                "group_id": "g", "generation_id_or_member_epoch": epoch, "member_id": member,
-                "group_instance_id": None, "topics": [{"name": "q", "partitions": [part]}],
-            })  # fmt: skip
+            values = commit_values("g", "q", 1, member, epoch)
+            answer = await client.call(ApiKey.OFFSET_COMMIT, 9, values)
             assert answer.topics[0].partitions[0].error_code == 69
         answer = await client.call(ApiKey.OFFSET_DELETE, 0, {
             "group_id": "g", "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
@@ -140,13 +137,9 @@ async def test_requests_of_other_protocols() -> None:
 
 async def test_a_member_of_a_transaction_cannot_commit_in_a_share_group() -> None:
     client = await joined()
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    answer = await client.call(ApiKey.TXN_OFFSET_COMMIT, 3, {
-        "transactional_id": "t", "group_id": "g", "producer_id": 1, "producer_epoch": 0,
-        "generation_id": -1, "member_id": "", "group_instance_id": None,
-        "topics": [{"name": "q", "partitions": [part]}],
-    })  # fmt: skip
+    producer = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
+    values = commit_values("g", "q", 1) | producer | {"generation_id": -1}
+    answer = await client.call(ApiKey.TXN_OFFSET_COMMIT, 3, values)
     assert answer.topics[0].partitions[0].error_code == 69
 
 

@@ -184,25 +184,30 @@ def _forged(log_offset: int, forced: int) -> bytes:
     return struct.pack(">II", len(content), crc32c(content)) + content
 
 
-async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
-    tmp_path: Path, fast: None
-) -> None:
-    async with running(tmp_path / "live", queues=1) as shard:
+async def forged_frames_prove_nothing(directory: Path, envelope: Envelope) -> None:
+    """Cut a log off, or change it, within an envelope that has frames in it."""
+    async with running(directory / "live", queues=1) as shard:
         await put(shard, QUEUES[0], b"first")
         begin = shard.segments.end
-        body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
-        buffers, _, _ = shard.segments.frame(2, [Envelope(Kind.APPEND, QUEUES[0], body=body)])
+        buffers, _, _ = shard.segments.frame(2, [envelope])
         data = shard.segments.path(0).read_bytes() + b"".join(buffers)
     name = f"{0:020d}.log"
     for torn in (*range(begin + 1, len(data), 37), len(data) - 1):
-        directory = laid_out(tmp_path / "copy", {name: data[:torn]})
+        copied = laid_out(directory / "copy", {name: data[:torn]})
         if torn < begin + 16 + envelopes.HEAD_BYTES + 12:
-            assert recovered(directory) == 2
+            assert recovered(copied) == 2
         else:
-            assert tail.proof_of_damage(directory / "log" / name, begin, 2) is None, torn
+            assert tail.proof_of_damage(copied / "log" / name, begin, 2) is None, torn
     changed = bytearray(data)
     changed[-1] ^= 1
-    assert recovered(laid_out(tmp_path / "copy", {name: bytes(changed)})) == 2
+    assert recovered(laid_out(directory / "copy", {name: bytes(changed)})) == 2
+
+
+async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
+    tmp_path: Path, fast: None
+) -> None:
+    body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
+    await forged_frames_prove_nothing(tmp_path, Envelope(Kind.APPEND, QUEUES[0], body=body))
 
 
 @pytest.mark.parametrize(

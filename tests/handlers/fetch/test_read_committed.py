@@ -12,6 +12,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.types import PartitionKey
 from tests.handlers.test_handlers import Client, parts
 from tests.handlers.transactional import Transactional
+from tests.kafka.groups import commit_values
 from tests.present import present
 from tests.wire import batches
 
@@ -296,12 +297,7 @@ async def offsets(
 
 
 async def committed(client: Client, offset: int) -> None:
-    part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
-            "committed_metadata": "m"}  # fmt: skip
-    values = {
-        "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-        "group_instance_id": None, "topics": [{"name": "q", "partitions": [part]}],
-    }  # fmt: skip
+    values = commit_values("g", "q", offset, metadata="m")
     answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
     assert answer.topics[0].partitions[0].error_code == 0
 
