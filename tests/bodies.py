@@ -66,3 +66,15 @@ def change_to(kind: int, name: str, settings: Settings) -> dict[str, Any]:
     """Return an IncrementalAlterConfigs that sets each to its value, or deletes it: None."""
     changes = [(n.replace("_", "."), int(v is None), v) for n, v in settings.items()]
     return change(kind, name, *changes)
+
+
+def commit(
+    group: str, queue: str, offset: int, *, member: str = "", epoch: int = -1, text: str = ""
+) -> dict[str, Any]:
+    """Return an OffsetCommit for the first partition of a queue."""
+    part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
+            "committed_metadata": text}  # fmt: skip
+    return {
+        "group_id": group, "generation_id_or_member_epoch": epoch, "member_id": member,
+        "group_instance_id": None, "topics": [{"name": queue, "partitions": [part]}],
+    }  # fmt: skip

@@ -21,10 +21,10 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
+from tests import bodies
 from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker, refused_append
 from tests.harness import until
-from tests.kafka.groups import commit_values
 from tests.wire import batch, batches, fetch_values, produce_values
 
 
@@ -258,7 +258,7 @@ async def test_every_advertised_version_of_metadata_and_api_versions_answers() -
 async def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
     client = Client()
     await client.metadata("q")
-    await client.call(ApiKey.OFFSET_COMMIT, 9, commit_values("g", "q", 7))
+    await client.call(ApiKey.OFFSET_COMMIT, 9, bodies.commit("g", "q", 7))
     await client.delete("q")
     await client.metadata("q")
     for topics in ([{"name": "q", "partition_indexes": (0,)}], None):

@@ -12,9 +12,9 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
+from tests import bodies
 from tests.commands import command
 from tests.handlers.test_handlers import Client
-from tests.kafka.groups import commit_values
 from tests.present import present
 
 TOPICS = [{"name": "q", "partition_indexes": [0]}]
@@ -29,7 +29,7 @@ async def committed(client: Client) -> Any:
 async def with_an_offset() -> Client:
     client = Client()
     await client.produce("q", b"v")
-    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, commit_values("g", "q", 1))
+    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, bodies.commit("g", "q", 1))
     assert answer.topics[0].partitions[0].error_code == Code.NONE
     return client
 

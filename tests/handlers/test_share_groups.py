@@ -9,8 +9,8 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
+from tests import bodies
 from tests.handlers.test_handlers import Client
-from tests.kafka.groups import commit_values
 
 NO_ID = UUID(int=0)
 OPERATIONS = -2147483648
@@ -115,7 +115,7 @@ async def test_requests_of_other_protocols() -> None:
         claim = {"group_id": "g", "generation_id": 1, "member_id": "a", "group_instance_id": None}
         assert (await client.call(ApiKey.HEARTBEAT, 4, claim)).error_code == 25
         for epoch, member in ((-1, ""), (2, "a")):
-            values = commit_values("g", "q", 1, member, epoch)
+            values = bodies.commit("g", "q", 1, member=member, epoch=epoch)
             answer = await client.call(ApiKey.OFFSET_COMMIT, 9, values)
             assert answer.topics[0].partitions[0].error_code == 69
         answer = await client.call(ApiKey.OFFSET_DELETE, 0, {
@@ -138,7 +138,7 @@ async def test_requests_of_other_protocols() -> None:
 async def test_a_member_of_a_transaction_cannot_commit_in_a_share_group() -> None:
     client = await joined()
     producer = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
-    values = commit_values("g", "q", 1) | producer | {"generation_id": -1}
+    values = bodies.commit("g", "q", 1) | producer | {"generation_id": -1}
     answer = await client.call(ApiKey.TXN_OFFSET_COMMIT, 3, values)
     assert answer.topics[0].partitions[0].error_code == 69
 

@@ -13,10 +13,10 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.audit import audit, only_refused
 from kproxy.worker.worker import Request
+from tests import bodies
 from tests.bodies import creation
 from tests.handlers.secured import ALICE, ROOT, Secured, rule
 from tests.held import HELD_S, held_by, slowness
-from tests.kafka.groups import commit_values
 
 
 def records(*names: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def test_client_without_rights_leaves_no_line(key: int, version: int, valu
     here = Secured()
     await here.add(rule(Op.DELETE, "mine", resource_type=Resource.GROUP))
     here.worker.catalogue.create("q")
-    await here.call(ApiKey.OFFSET_COMMIT, 8, commit_values("mine", "q", 0), ROOT)
+    await here.call(ApiKey.OFFSET_COMMIT, 8, bodies.commit("mine", "q", 0), ROOT)
     assert await audited(here, key, version, values) == 0
 
 

@@ -10,9 +10,9 @@ from kproxy.common.errors import Code
 from kproxy.fetching import poll, streamed_response
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.types import PartitionKey
+from tests import bodies
 from tests.handlers.test_handlers import Client, parts
 from tests.handlers.transactional import Transactional
-from tests.kafka.groups import commit_values
 from tests.present import present
 from tests.wire import batches
 
@@ -297,7 +297,7 @@ async def offsets(
 
 
 async def committed(client: Client, offset: int) -> None:
-    values = commit_values("g", "q", offset, metadata="m")
+    values = bodies.commit("g", "q", offset, text="m")
     answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
     assert answer.topics[0].partitions[0].error_code == 0
 
