@@ -26,7 +26,7 @@ test: $(VENV)/.dev kafka-libs spark-jars old-clients static
 # The same five times, files in another order each time: tests that fail now and then show.
 test-shuffled: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m compileall -q kproxy
-	$(BIN)/python -m tests.shuffled -m "not long" $(SIDE_BY_SIDE)
+	$(BIN)/python -m tests.running.shuffled -m "not long" $(SIDE_BY_SIDE)
 
 # Branch coverage of kproxy by `make test`, with the processes that tests serve: build/coverage.txt.
 # It takes twice the CPU, therefore a test of times may fail: the report is of what ran.
@@ -40,7 +40,7 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients
-	$(BIN)/python -m tests.prove
+	$(BIN)/python -m tests.running.prove
 
 test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long

@@ -11,13 +11,18 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
-from tests import cpu, marks
-from tests.cpu import pytest_configure
+from tests import marks
 from tests.harness import Served, served
-from tests.order import scope_of, sort_longest_first
 from tests.real_kafka import RunningKafka
-from tests.run import Sites, kafka_of_run, pytest_sessionfinish
-from tests.timeouts import pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown
+from tests.running import cpu
+from tests.running.cpu import pytest_configure
+from tests.running.order import scope_of, sort_longest_first
+from tests.running.run import Sites, kafka_of_run, pytest_sessionfinish
+from tests.running.timeouts import (  # fmt: skip
+    pytest_runtest_call,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+)
 from tests.wire import Wire
 from tests.workers import SIDE_BY_SIDE, Workers
 

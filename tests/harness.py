@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cpu import note_start
 from tests.forked import AS_INSTALLED, KPROXY, ROOT, Forked
 from tests.jvm import SHORT_LIVED_JAVA, archived
 from tests.marks import must_be_outside
+from tests.running.cpu import note_start
 from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"

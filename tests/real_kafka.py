@@ -5,9 +5,9 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from tests.cpu import note_start
 from tests.harness import KAFKA_LIBS, free_port, need, need_program
 from tests.jvm import SHORT_LIVED_JAVA, archived, missing_archive
+from tests.running.cpu import note_start
 
 
 class RunningKafka:

@@ -13,6 +13,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.varint import uvarint
+from tests.bodies import creation, metadata
 
 TODAY_MS = int(time.time()) * 1000  # the same for all: some tests compare batches
 LISTENERS: list[Callable[[int, int, dict[str, Any]], None]] = []
@@ -154,13 +155,8 @@ class Wire:
         return answer.responses[0].partitions[0]
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
-        topic = {
-            "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (),
-            "configs": [
-                {"name": k.replace("_", "."), "value": v} for k, v in configs.items()
-            ],
-        }  # fmt: skip
-        return self.call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 5000}).topics[0]
+        values = creation(name, partitions=partitions, configs=configs)
+        return self.call(ApiKey.CREATE_TOPICS, 7, values).topics[0]
 
     def delete(self, name: str) -> Any:
         topic = {"name": name, "topic_id": UUID(int=0)}
@@ -177,13 +173,7 @@ class Wire:
         return self.call(ApiKey.LIST_OFFSETS, version, values).topics[0].partitions[0]
 
     def metadata(self, *names: str, create: bool = True, version: int = 12) -> Any:
-        topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
-        values = {
-            "topics": topics, "allow_auto_topic_creation": create,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }  # fmt: skip
-        return self.call(ApiKey.METADATA, version, values)
+        return self.call(ApiKey.METADATA, version, metadata(names, create=create))
 
     def producer_id(self) -> int:
         values = {"transactional_id": None, "transaction_timeout": 60000}

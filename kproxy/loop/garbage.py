@@ -3,7 +3,7 @@
 Reference counting frees nearly everything. A full collection takes time in the number of all
 objects: 200 ms with full caches of rows, one second with fetch sessions of a million partitions.
 Therefore no long-lived object may be in a reference cycle that nobody cuts; tests hold the code and
-a served worker against that (`tests/test_cycles.py`, `tests/loop/test_garbage.py`).
+a served worker against that (`tests/project/test_cycles.py`, `tests/loop/test_garbage.py`).
 
 `GarbageNet` catches the rest: a mistake costs time, and not the process. It looks at what has grown
 old since its last look, some ten milliseconds' worth, and sets aside what it found alive. It looks

@@ -16,6 +16,7 @@ from kproxy.virtual.types import QueueId
 from tests.cluster.fakes import SHARDS, Member, Topic
 from tests.commands import command
 from tests.fakes import DictKv
+from tests.present import present
 
 NAME = "orders"
 HOME = shard_of(NAME, SHARDS)
@@ -72,11 +73,16 @@ class Story:
         return holder, shard
 
 
-async def test_old_deletions_are_not_announced_again() -> None:
-    """FAULT B1: a takeover swept the offsets committed on a queue that is there."""
-
+@pytest.fixture
+async def story() -> Story:
     story = Story()
     await story.served()
+    return story
+
+
+async def test_old_deletions_are_not_announced_again(story: Story) -> None:
+    """FAULT B1: a takeover swept the offsets committed on a queue that is there."""
+
     listener = story.listener
     groups, shard = listener.hold(GROUPS)
     listener.fold(groups, shard, claim(2), commit(story.new.queue_id))
@@ -91,18 +97,14 @@ async def test_old_deletions_are_not_announced_again() -> None:
     await story.taken_over(Member(story.topic, 3))
     for heard in range(before, len(story.topic.records) + 1):
         await listener.hear(heard)
-        found = listener.cache.find(NAME)
-        assert found is not None
-        assert found.queue_id == story.new.queue_id
+        assert present(listener.cache.find(NAME)).queue_id == story.new.queue_id
         await remote_cleanup.round()
         await listener.tasks.run()
     assert shard.state.committed(GROUP, (story.new.queue_id, 0)) is not None
     assert heard == len(story.topic.records)
 
 
-async def test_a_takeover_says_nothing_that_the_topic_says_already() -> None:
-    story = Story()
-    await story.served()
+async def test_a_takeover_says_nothing_that_the_topic_says_already(story: Story) -> None:
     said = len(story.topic.records)
     _, shard = await story.taken_over(Member(story.topic, 3))
     assert len(story.topic.records) == said
@@ -110,9 +112,9 @@ async def test_a_takeover_says_nothing_that_the_topic_says_already() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_announcements_left_out_by_an_earlier_owner_are_made(gone: bool) -> None:
-    story = Story()
-    await story.served()
+async def test_announcements_left_out_by_an_earlier_owner_are_made(
+    gone: bool, story: Story
+) -> None:
     story.first.link.deaf = True  # and it dies
     story.log.append(delete(story.new) if gone else create(name="other"))
     story.log[-1].writer = 1
@@ -124,9 +126,7 @@ async def test_announcements_left_out_by_an_earlier_owner_are_made(gone: bool) -
     assert (fresh.find(NAME) is None) == gone
 
 
-async def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None:
-    story = Story()
-    await story.served()
+async def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now(story: Story) -> None:
     known = story.listener.cache.find(NAME)
     late = Tombstone(2, story.old.queue_id)
     story.first.link.publish_queue(b"q" + NAME.encode(), None, None, late.header())
@@ -141,9 +141,7 @@ async def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now() -> None
     assert fresh.find(NAME) == known
 
 
-async def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next() -> None:
-    story = Story()
-    await story.served()
+async def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next(story: Story) -> None:
     known = story.listener.cache.find(NAME)
     later = Member(story.topic, 3)
     await later.hear()
@@ -156,9 +154,7 @@ async def test_a_late_tombstone_that_no_owner_heard_is_answered_by_the_next() ->
     assert fresh.find(NAME) == known
 
 
-async def test_a_tombstone_of_an_earlier_release_ends_no_queue() -> None:
-    story = Story()
-    await story.served()
+async def test_a_tombstone_of_an_earlier_release_ends_no_queue(story: Story) -> None:
     swept: list[QueueId] = []
     story.listener.cache.gone = swept.append
     story.first.link.publish_queue(b"q" + NAME.encode(), None)
@@ -170,16 +166,12 @@ async def test_a_tombstone_of_an_earlier_release_ends_no_queue() -> None:
     assert story.listener.cache.find(NAME) is not None
 
 
-async def test_a_tombstone_alone_ends_every_queue_before_it() -> None:
+async def test_a_tombstone_alone_ends_every_queue_before_it(story: Story) -> None:
     """As compaction leaves it to who was away."""
 
-    story = Story()
-    await story.served()
     away = Member(story.topic, 4)
     await away.hear(1)
-    found = away.cache.find(NAME)
-    assert found is not None
-    assert found.queue_id == story.old.queue_id
+    assert present(away.cache.find(NAME)).queue_id == story.old.queue_id
     swept: list[QueueId] = []
     away.cache.gone = swept.append
     gone = Tombstone(9, story.new.queue_id)
@@ -189,11 +181,9 @@ async def test_a_tombstone_alone_ends_every_queue_before_it() -> None:
     assert swept == [story.old.queue_id]
 
 
-async def test_after_a_rebuild_a_deletion_that_nobody_announced_is() -> None:
+async def test_after_a_rebuild_a_deletion_that_nobody_announced_is(story: Story) -> None:
     """FAULT B8: the queue was listed for ever, and could neither be made nor deleted."""
 
-    story = Story()
-    await story.served()
     heir = Member(story.topic, 3)
     await heir.hear()
     holder, shard = heir.hold(HOME)
@@ -221,16 +211,12 @@ async def test_late_owner_ends_nothing_that_came_after_it() -> None:
         await story.first.hear()
         await heir.hear()
         await story.listener.hear()
-    found = story.listener.cache.find(NAME)
-    assert found is not None
-    assert found.queue_id == again.queue_id
+    assert present(story.listener.cache.find(NAME)).queue_id == again.queue_id
     assert set(swept) == {story.new.queue_id}
     assert len(story.topic.records) < 12  # they do not go on contradicting each other
 
 
-async def test_commands_behind_anothers_claim_are_the_others_to_announce() -> None:
-    story = Story()
-    await story.served()
+async def test_commands_behind_anothers_claim_are_the_others_to_announce(story: Story) -> None:
     holder, shard = story.first.holders[HOME], story.first.serving(HOME)
     said = len(story.topic.records)
     story.first.fold(holder, shard, claim(9), create(name="other"))
@@ -240,7 +226,7 @@ async def test_commands_behind_anothers_claim_are_the_others_to_announce() -> No
 
 
 async def test_owner_that_lost_a_shard_while_claiming_announces_nothing() -> None:
-    """Seed 267 of `tests/simulation/test_workers.py`."""
+    """Seed 267 of `tests/simulation/workers/test_workers.py`."""
 
     topic = Topic()
     member = Member(topic, 1)
@@ -257,7 +243,7 @@ async def test_owner_that_lost_a_shard_while_claiming_announces_nothing() -> Non
 async def test_unannounced_note_does_not_hold_once_another_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seed 89 of `tests/simulation/test_workers.py`: a deleted queue was there for ever."""
+    """Seed 89 of `tests/simulation/workers/test_workers.py`: a deleted queue was there for ever."""
     monkeypatch.setattr(announcer, "_LOST_S", -1.0)
     name = next(f"q{i}" for i in range(99) if shard_of(f"q{i}", SHARDS) == HOME)
 

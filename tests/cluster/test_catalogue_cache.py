@@ -21,6 +21,7 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import LogOffset
 from tests.commands import command
 from tests.fakes import MemoryShard
+from tests.present import present
 
 SHARDS = 4
 
@@ -88,9 +89,7 @@ def test_the_home_shards_state_is_believed_first(
     records = [record(0, b"qone", announcement(late))]
     assert cache.apply(records) == ["one"]  # to be said again
     del served[home]
-    found = cache.find("one")
-    assert found is not None
-    assert found.queue_id == made
+    assert present(cache.find("one")).queue_id == made
 
 
 def test_a_queue_that_others_are_still_told_of_is_not_there(
@@ -106,9 +105,7 @@ def test_a_queue_that_others_are_still_told_of_is_not_there(
     shard.apply(command(Kind.QUEUE_READY, made, number=7))  # about something else
     assert cache.find("wide") is None
     shard.apply(command(Kind.QUEUE_READY, made, number=0))
-    found = cache.find("wide")
-    assert found is not None
-    assert found.partitions == 4
+    assert present(cache.find("wide")).partitions == 4
     shard.apply(command(Kind.GROW, made, number=9))
     assert cache.find("wide") == shard.state.queue("wide")
     assert getattr(cache.find("wide"), "partitions", 0) == 4

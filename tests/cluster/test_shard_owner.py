@@ -35,9 +35,10 @@ from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, as_served
 from tests.harness import until
-from tests.simulation.cluster import World
-from tests.simulation.offset_topic import SimRowsWriter
-from tests.simulation.sim_worker import Life
+from tests.present import present
+from tests.simulation.workers.cluster import World
+from tests.simulation.workers.offset_topic import SimRowsWriter
+from tests.simulation.workers.sim_worker import Life
 from tests.wire import batch
 
 GROUPS = 400
@@ -207,9 +208,7 @@ async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
         with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
-                looked = net.look(0)
-                assert looked is not None
-                assert looked.everything
+                assert present(net.look(0)).everything
                 await anyio.sleep(0.01)
 
 
@@ -229,7 +228,7 @@ def publish(world: World) -> None:
 async def test_a_log_that_is_trimmed_while_its_rows_are_read_is_not_believed(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 70 of `tests/simulation/test_workers.py`: a copied batch was not there any more."""
+    """Seed 70 of `tests/simulation/workers/test_workers.py`: a copied batch was gone."""
     key = QueueIds(1).new(ShardId(0)), 0
 
     def trimmed_meanwhile(world: World) -> Any:

@@ -27,7 +27,7 @@ from kproxy.worker.embedded import embedded
 from tests.clients.transactions.calls import transactional
 from tests.fakes import memory_worker
 from tests.harness import Served, eventually, served, until
-from tests.virtual.delay_cases import later, mixed, waiting
+from tests.virtual.commands.delay_cases import later, mixed, waiting
 from tests.wire import Wire, batch, batches, keyed, produce_values
 
 INVALID_RECORD, INVALID_CONFIG, POLICY_VIOLATION, OUT_OF_ORDER = 87, 40, 44, 45

@@ -19,7 +19,7 @@ from kproxy.virtual.rows.delays import WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import memory_worker
-from tests.virtual.delay_cases import later, waiting
+from tests.virtual.commands.delay_cases import later, waiting
 
 KEY: PartitionKey = (QueueId(b"\1" * 16), 0)
 NONE, ZSTD = 0, CODECS.index("zstd")

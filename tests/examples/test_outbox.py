@@ -28,8 +28,8 @@ from tests.clients.transactions.exactly_once import problems
 from tests.examples.outbox import INSERT, RELAY, TRIM, Application, Outbox
 from tests.examples.postgres import Postgres, postgres
 from tests.harness import ROOT, Served, eventually, need_program
+from tests.project.test_readme import sessions
 from tests.real_kafka import Kafka
-from tests.test_readme import sessions
 from tests.workers import Workers
 
 EXACTLY, AT_LEAST = ("--exactly-once",), ()

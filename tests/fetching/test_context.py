@@ -13,6 +13,7 @@ from kproxy.security.peer import NOBODY
 from kproxy.shard.watchers import Watchers
 from kproxy.virtual.types import QueueId
 from tests.held import HELD_S, held_by, slowness
+from tests.present import present
 
 QUEUE = QueueId(uuid4().bytes)
 
@@ -56,8 +57,7 @@ async def test_a_change_while_very_many_are_taken_up_is_not_missed() -> None:
 
 async def test_cancelled_tidying_leaves_the_rest_to_the_next() -> None:
     shard, sessions = Watched(), FetchSessions(10, 100_000)
-    session = sessions.open((NOBODY, None), False, 50_000)
-    assert session is not None
+    session = present(sessions.open((NOBODY, None), False, 50_000))
     follow(session, shard, 50_000)
     sessions.close(session.session_id, session.owner)
     tidying = asyncio.create_task(sessions.tidy(Pace()))

@@ -7,6 +7,7 @@ from kproxy.fetching.context import FetchPartition
 from kproxy.fetching.sessions import EPOCH_MAX, FetchSessions
 from kproxy.loop.clock import Clock
 from kproxy.security.peer import Peer
+from tests.present import present
 
 ALICE, BOB = (Peer(host="10.0.0.1"), "alice"), (Peer(host="10.0.0.2"), "bob")
 MS_TO_EVICT = 120_000
@@ -31,13 +32,11 @@ class Ticking:
 def test_a_session_makes_room_after_two_idle_minutes_and_not_before() -> None:
     clock = Ticking()
     sessions = clock.sessions(sessions_max=1)
-    old = sessions.open(ALICE, True, 1)
-    assert old is not None
+    old = present(sessions.open(ALICE, True, 1))
     clock.now_s += MS_TO_EVICT / 1000 - 1
     assert sessions.open(BOB, True, 1) is None
     clock.now_s += 1
-    new = sessions.open(BOB, True, 1)
-    assert new is not None
+    assert sessions.open(BOB, True, 1) is not None
     with pytest.raises(KafkaError) as ended:
         sessions.use(old.session_id, ALICE, 1, True)
     assert ended.value.code == Code.FETCH_SESSION_ID_NOT_FOUND
@@ -61,9 +60,7 @@ def test_use_puts_eviction_off_and_the_least_recently_used_goes_first() -> None:
 def test_a_busy_session_is_not_evicted() -> None:
     clock = Ticking()
     sessions = clock.sessions(sessions_max=1)
-    session = sessions.open(ALICE, True, 1)
-    assert session is not None
-    session.busy = True
+    present(sessions.open(ALICE, True, 1)).busy = True
     clock.now_s += MS_TO_EVICT
     assert sessions.open(BOB, True, 1) is None
 
@@ -84,8 +81,7 @@ def test_ids_are_not_given_twice() -> None:
 )
 def test_refusals(owner: tuple[Peer, str], epoch: int, by_id: bool, code: Code) -> None:
     sessions = Ticking().sessions()
-    session = sessions.open(ALICE, True, 1)
-    assert session is not None
+    session = present(sessions.open(ALICE, True, 1))
     with pytest.raises(KafkaError) as refused:
         sessions.use(session.session_id, owner, epoch, by_id)
     assert refused.value.code == code
@@ -93,8 +89,7 @@ def test_refusals(owner: tuple[Peer, str], epoch: int, by_id: bool, code: Code) 
 
 def test_epochs_begin_again_after_the_last() -> None:
     sessions = Ticking().sessions()
-    session = sessions.open(ALICE, True, 1)
-    assert session is not None
+    session = present(sessions.open(ALICE, True, 1))
     session.epoch = EPOCH_MAX
     assert sessions.use(session.session_id, ALICE, EPOCH_MAX, True).epoch == 1
 
@@ -118,8 +113,7 @@ def test_one_client_cannot_have_all_sessions() -> None:
 def test_one_client_cannot_have_all_partitions_of_sessions() -> None:
     sessions = Ticking().sessions(sessions_max=10, partitions_max=100)
     for _ in range(4):
-        session = sessions.open(BOB, True, 24)
-        assert session is not None
+        session = present(sessions.open(BOB, True, 24))
         for number in range(24):
             session.follow(FetchPartition(("q", number)))
     assert sessions.open(BOB, True, 24) is None

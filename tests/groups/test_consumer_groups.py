@@ -14,7 +14,7 @@ from kproxy.handlers.groups import consumer as consumer_groups
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.worker import Request, Worker
 from tests.fakes import memory_worker
-from tests.together import together
+from tests.running.together import together
 
 Parts = set[PartitionKey]
 

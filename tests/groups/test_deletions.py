@@ -12,7 +12,8 @@ from kproxy.virtual.commands.offsets import ExpireOffsets
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.groups.test_classic_groups import Member, running_worker
-from tests.handlers.test_long_requests import call, commit_values, make, shard_of
+from tests.handlers.long.test_requests import call, commit_values, make, shard_of
+from tests.present import present
 
 
 def coordinator_of(worker: Worker) -> Coordinator:
@@ -72,9 +73,7 @@ async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() 
     make(worker, "q", 1100)
     await call(worker, 8, 8, commit_values("q", range(1100)))
     shard, deletions = shard_of(worker), coordinator_of(worker).deletions
-    head = coordinator_of(worker).head("g")
-    assert head is not None
-    assert await deletions._mark_going("g", head) == 0
+    assert await deletions._mark_going("g", present(coordinator_of(worker).head("g"))) == 0
     deletions._under_way.clear()
     expiry = ExpireOffsets("g", len(shard.log) - 1, False, [])
     assert not shard.apply(expiry.envelope(2)).code

@@ -26,6 +26,7 @@ from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import refused_append
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
+from tests.present import present
 
 JOIN = ShareHeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, rack=None, topics=("q",), client_id="c", host="/h"
@@ -66,9 +67,7 @@ class Stage:
         assert not self.shard.apply(command(Kind.GROW, queue_id, number=partitions)).code
 
     def queue(self, name: str) -> Queue:
-        found = self.coordinator.lookup.find(name)
-        assert found is not None
-        return found
+        return present(self.coordinator.lookup.find(name))
 
     async def beat(self, asked: ShareHeartbeatRequest) -> Any:
         """Beat; return (epoch, partition names) as answered, or the code."""
@@ -97,6 +96,13 @@ class Stage:
 
     def rows(self, kind: RowKind) -> int:
         return sum(1 for _ in self.shard.kv.scan(*kind.range()))
+
+
+async def joined(*queues: str, **settings: Any) -> Stage:
+    """Return a stage whose group has a member."""
+    stage = Stage(*queues, **settings)
+    await stage.beat(JOIN)
+    return stage
 
 
 @pytest.mark.parametrize(
@@ -176,8 +182,7 @@ async def test_failed_join_leaves_nothing_behind() -> None:
 
 
 async def test_a_heartbeat_that_changes_nothing_logs_nothing() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     logged = len(stage.shard.log)
     for _ in range(3):
         assert await stage.beat(STAY) == (2, None)
@@ -185,8 +190,7 @@ async def test_a_heartbeat_that_changes_nothing_logs_nothing() -> None:
 
 
 async def test_changes_of_a_member_are_logged() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     await stage.beat(replace(STAY, rack="r", host="/other"))
     stage.take_over()
     member = stage.group.members["a"]
@@ -227,8 +231,7 @@ async def test_group_begins_at_its_reset_setting(
 
 
 async def test_a_queue_that_grows_has_only_the_new_partitions_made() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     stage.grow("q", 3)
     stage.group.refresh_again_at = -math.inf
     assert await stage.beat(STAY) == (3, "q0 q1 q2")
@@ -246,8 +249,7 @@ async def test_a_queue_that_is_created_later_is_assigned() -> None:
 
 
 async def test_members_that_want_what_is_made_already_make_nothing() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     await stage.beat(replace(JOIN, member_id="b"))
     await stage.beat(replace(LEAVE, member_id="a"))
     await stage.beat(replace(LEAVE, member_id="b"))
@@ -300,8 +302,7 @@ async def test_unassigned_partitions_are_assigned_by_the_next_coordinator() -> N
 
 
 async def test_a_target_logged_before_share_partitions_were_is_made_anew() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     queue_id, version = stage.create("r"), stage.coordinator.head("g")
     assert version is not None
     note = NoteShareQueues("g", version.version, [(queue_id, 1)])
@@ -311,10 +312,8 @@ async def test_a_target_logged_before_share_partitions_were_is_made_anew() -> No
 
 
 async def test_a_late_note_of_a_former_coordinator_is_void() -> None:
-    stage = Stage("q", "r")
-    await stage.beat(JOIN)
-    head = stage.coordinator.head("g")
-    assert head is not None
+    stage = await joined("q", "r")
+    head = present(stage.coordinator.head("g"))
     late = NoteShareQueues("g", head.version, [(stage.queue("r").queue_id, 1)])
     stage.take_over()
     await stage.beat(replace(JOIN, member_id="b"))
@@ -326,8 +325,7 @@ async def test_a_late_note_of_a_former_coordinator_is_void() -> None:
 
 
 async def test_a_new_coordinator_knows_the_members_and_gives_them_a_whole_session() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     await stage.beat(replace(JOIN, member_id="b"))
     stage.take_over()
     group = stage.group
@@ -342,8 +340,7 @@ async def test_a_new_coordinator_knows_the_members_and_gives_them_a_whole_sessio
 
 
 async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     await stage.beat(LEAVE)
     stage.take_over()
     assert stage.coordinator.find("g") is None
@@ -371,8 +368,7 @@ async def test_member_silent_for_a_session_is_out() -> None:
 
 
 async def test_a_share_group_is_no_group_of_another_protocol_nor_the_other_way() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     for empty in (False, True):
         if empty:
             await stage.beat(LEAVE)
@@ -395,8 +391,7 @@ async def test_a_share_group_is_no_group_of_another_protocol_nor_the_other_way()
 
 
 async def test_starts_are_set_while_nobody_is_a_member() -> None:
-    stage = Stage("q", "r")
-    await stage.beat(JOIN)
+    stage = await joined("q", "r")
     coordinator, queue = stage.coordinator, stage.queue("q")
     with pytest.raises(KafkaError) as refused:
         await share_offsets.reset(coordinator, "g", [NewStart(queue, 0, 5)])
@@ -413,8 +408,7 @@ async def test_starts_are_set_while_nobody_is_a_member() -> None:
 @pytest.mark.parametrize("by", ["deletion", "forgetting"])
 async def test_dropped_partition_begins_anew_despite_late_commands(by: str) -> None:
     """FAULT: it began where a former coordinator's late SHARE_SET said."""
-    stage = Stage("q", "r")
-    await stage.beat(JOIN)
+    stage = await joined("q", "r")
     (late,) = stage.logged(Kind.SHARE_SET)
     await stage.beat(LEAVE)
     stage.take_over()
@@ -423,8 +417,7 @@ async def test_dropped_partition_begins_anew_despite_late_commands(by: str) -> N
     else:
         assert await share_offsets.forget(stage.coordinator, "g", [stage.queue("q")])
     stage.shard.apply(late)
-    revived = stage.share("q")
-    assert revived is not None
+    revived = present(stage.share("q"))
     stage.take_over()
     assert (await stage.beat(JOIN))[1] == "q0"
     made = stage.share("q")
@@ -558,8 +551,7 @@ async def test_a_group_whose_offsets_were_set_is_deleted_with_them() -> None:
 
 
 async def test_a_deletion_that_was_broken_off_is_ended_by_who_comes_next() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     await stage.beat(LEAVE)
     end = without(stage, Kind.SHARE_SET)
     assert await stage.coordinator.delete("g") == Code.COORDINATOR_NOT_AVAILABLE
@@ -589,8 +581,7 @@ async def test_share_partitions_that_no_row_tells_of_go_with_the_group(takeovers
 
 
 async def test_a_deletion_looks_at_all_queues_only_where_it_must() -> None:
-    stage = Stage("q", "r")
-    await stage.beat(JOIN)
+    stage = await joined("q", "r")
     await stage.beat(LEAVE)
     before = len(stage.logged(Kind.SHARE_SET))
     assert await stage.coordinator.delete("g") == Code.NONE
@@ -602,8 +593,7 @@ async def test_a_deletion_looks_at_all_queues_only_where_it_must() -> None:
 
 
 async def test_an_initialisation_that_comes_late_changes_nothing() -> None:
-    stage = Stage("q")
-    await stage.beat(JOIN)
+    stage = await joined("q")
     late = stage.logged(Kind.SHARE_SET)[0]
     before = stage.share("q")
     change = ShareChange((stage.queue("q").queue_id, 0), ShareAction.INITIALISE, 10**6, 9)

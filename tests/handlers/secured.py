@@ -8,6 +8,7 @@ from kproxy.security.acls import Effect, Op, Pattern, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept, answer
 from kproxy.worker.worker import NextRequestSignal, Worker
+from tests.bodies import change_to
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, produce_values
 
@@ -66,11 +67,6 @@ async def settings(
     here: Secured, kind: int, name: str, peer: Peer = ALICE, **values: str | None
 ) -> int:
     """Send IncrementalAlterConfigs; None deletes."""
-    changes = [
-        {"name": key.replace("_", "."), "config_operation": int(value is None), "value": value}
-        for key, value in values.items()
-    ]
-    resource = {"resource_type": kind, "resource_name": name, "configs": changes}
-    asked = {"resources": [resource], "validate_only": False}
+    asked = change_to(kind, name, values)
     told = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked, peer)
     return int(told.responses[0].error_code)

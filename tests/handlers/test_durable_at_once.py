@@ -10,6 +10,7 @@ import pytest
 from kproxy.log.base import Ticket
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Envelope
+from tests.bodies import creation, growth
 from tests.handlers.test_handlers import Client
 
 COUNT = 120
@@ -68,8 +69,7 @@ REQUESTS: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
     ),
     "CreatePartitions": (
         ApiKey.CREATE_PARTITIONS, 3,
-        {"timeout": 1, "validate_only": False,
-         "topics": [{"name": name, "count": 2, "assignments": None} for name in NAMES]},
+        growth(*NAMES, count=2),
     ),
     "IncrementalAlterConfigs": (
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
@@ -107,12 +107,6 @@ async def test_a_request_is_durable_in_few_commits(
 async def test_creating_many_queues_is_durable_in_few_commits() -> None:
     client = Client()
     commits = Commits(cast(Any, client.worker.any_shard()))
-    topics = [
-        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
-         "configs": ()}
-        for name in NAMES
-    ]  # fmt: skip
-    values = {"topics": topics, "timeout": 1, "validate_only": False}
-    answer = await client.call(ApiKey.CREATE_TOPICS, 7, values)
+    answer = await client.call(ApiKey.CREATE_TOPICS, 7, creation(*NAMES))
     assert {topic.error_code for topic in answer.topics} == {0}
     assert commits.count <= 5

@@ -21,6 +21,8 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.worker.worker import NextRequestSignal, Worker
+from tests import bodies
+from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker, refused_append
 from tests.harness import until
 from tests.wire import batch, batches, fetch_values, produce_values
@@ -61,13 +63,7 @@ class Client:
         return await self.call(ApiKey.FETCH, version, fetch_values(offsets, **more))
 
     async def metadata(self, *names: str, version: int = 12, create: bool = True) -> Any:
-        values = {
-            "topics": [{"name": name, "topic_id": UUID(int=0)} for name in names] or None,
-            "allow_auto_topic_creation": create,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
-        return await self.call(ApiKey.METADATA, version, values)
+        return await self.call(ApiKey.METADATA, version, metadata(names or None, create=create))
 
     async def delete(self, name: str) -> None:
         topics = [{"name": name, "topic_id": UUID(int=0)}]
@@ -259,38 +255,10 @@ async def test_every_advertised_version_of_metadata_and_api_versions_answers() -
     assert (await client.call(ApiKey.API_VERSIONS, 3, bad)).error_code == 42
 
 
-@pytest.mark.parametrize("version", range(1, 11))
-async def test_committed_offsets_in_every_version(version: int) -> None:
-    client = Client()
-    topic_id = (await client.metadata("q")).topics[0].topic_id
-    label = {"name": "q", "topic_id": topic_id}
-    commit_version = max(version, 2)
-    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
-            "committed_metadata": "m"}  # fmt: skip
-    values = {
-        "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-        "retention_time": -1, "topics": [label | {"partitions": [part]}],
-    }  # fmt: skip
-    done = await client.call(ApiKey.OFFSET_COMMIT, commit_version, values)
-    assert done.topics[0].partitions[0].error_code == 0
-    topics = [label | {"partition_indexes": (0, 1)}]
-    for wanted in (topics, None) if version >= 2 else (topics,):
-        group = {"group_id": "g", "topics": wanted}
-        fetch = {"groups": [group], "require_stable": False, **group}
-        answer = await client.call(ApiKey.OFFSET_FETCH, version, fetch)
-        found = answer.groups[0] if version >= 8 else answer
-        first = found.topics[0].partitions[0]
-        assert (first.committed_offset, first.metadata) == (7, "m")
-
-
 async def test_offsets_of_a_deleted_queue_are_not_those_of_the_next() -> None:
     client = Client()
     await client.metadata("q")
-    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
-              "topics": [{"name": "q", "partitions": [part]}]}  # fmt: skip
-    await client.call(ApiKey.OFFSET_COMMIT, 9, values)
+    await client.call(ApiKey.OFFSET_COMMIT, 9, bodies.commit("g", "q", 7))
     await client.delete("q")
     await client.metadata("q")
     for topics in ([{"name": "q", "partition_indexes": (0,)}], None):
@@ -418,22 +386,14 @@ async def test_a_shard_that_moves_is_told_as_a_controller_that_does() -> None:
     await client.produce("q", b"x")
     moved = partial(refused_append, code=Code.NOT_LEADER_OR_FOLLOWER)
     append, shard.append = shard.append, moved
-    topic = {
-        "name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [],
-        "configs": [],
-    }  # fmt: skip
-    asked = {"topics": [topic], "timeout": 1000, "validate_only": False}
-    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, asked)).topics
+    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, creation("new"))).topics
     assert (made.error_code, made.error_message) == (Code.NOT_CONTROLLER, None)
-    asked = {"topics": [{"name": "q", "count": 2, "assignments": None}], "timeout": 1000,
-             "validate_only": False}  # fmt: skip
-    (grown,) = (await client.call(ApiKey.CREATE_PARTITIONS, 3, asked)).results
+    (grown,) = (await client.call(ApiKey.CREATE_PARTITIONS, 3, growth("q", count=2))).results
     assert grown.error_code == Code.NOT_CONTROLLER
     (gone,) = (
         await client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": ["q"], "timeout": 1000})
     ).responses
     assert gone.error_code == Code.NOT_CONTROLLER
     shard.append = append
-    asked = {"topics": [topic], "timeout": 1000, "validate_only": False}
-    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, asked)).topics
+    (made,) = (await client.call(ApiKey.CREATE_TOPICS, 6, creation("new"))).topics
     assert made.error_code == 0

@@ -11,25 +11,21 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
+from tests.bodies import change, creation, growth, replacement
 from tests.commands import command
 from tests.handlers.test_handlers import Client
 from tests.kafka.at_versions.asked import codes
 
-RESOURCE = {"resource_type": 2, "resource_name": "q"}
-SETTING = {"name": "retention.ms", "config_operation": 0, "value": "5"}
 ID = QueueIds(1).new(ShardId(0))
 
 ASKED: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
-    "alter": (ApiKey.ALTER_CONFIGS, 2, {"resources": [RESOURCE | {"configs": [SETTING]}]}),
-    "incremental": (
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [RESOURCE | {"configs": [SETTING]}]},
-    ),
+    "alter": (ApiKey.ALTER_CONFIGS, 2, replacement(2, "q", {"retention.ms": "5"})),
+    "incremental": (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change(2, "q", ("retention.ms", 0, "5"))),
     "delete": (ApiKey.DELETE_TOPICS, 6, {"topics": [{"name": "q", "topic_id": UUID(int=0)}]}),
     "delete by id": (
         ApiKey.DELETE_TOPICS, 6, {"topics": [{"name": None, "topic_id": UUID(bytes=bytes(ID))}]},
     ),
-    "grow": (ApiKey.CREATE_PARTITIONS, 3, {"topics": [{"name": "q", "count": 2,
-                                                       "assignments": None}]}),
+    "grow": (ApiKey.CREATE_PARTITIONS, 3, growth("q", count=2)),
     "elect": (ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": [
         {"topic": "q", "partitions": (0,)}]}),
     "reassign": (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, {"topics": [
@@ -61,8 +57,7 @@ async def test_a_queue_made_elsewhere_is_known_to_a_command(
 async def test_a_queue_dropped_elsewhere_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: a worker that had not heard of it yet answered that it is there."""
     client = Client()
-    made = {"topics": [{"name": "q", "num_partitions": 1, "replication_factor": 1,
-                        "assignments": (), "configs": ()}], "timeout": 1000}  # fmt: skip
+    made = creation("q")
     assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, made)) == {0}
     shard: Any = client.worker.routes.serving(0)
 
@@ -90,21 +85,9 @@ async def test_a_source_made_elsewhere_is_known_to_a_route(monkeypatch: pytest.M
                 shard.apply(command(Kind.CREATE, ids.new(ShardId(0)), values=values))
 
     monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", heard)
-    made = {
-        "topics": [
-            {
-                "name": "q",
-                "num_partitions": 1,
-                "replication_factor": 1,
-                "assignments": (),
-                "configs": [{"name": "kproxy.route.from", "value": "a"}],
-            }
-        ],
-        "timeout": 1000,
-    }
+    made = creation("q", configs={"kproxy.route.from": "a"})
     assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, made)) == {0}
-    setting = {"name": "kproxy.route.from", "config_operation": 0, "value": "b"}
-    altered = {"resources": [RESOURCE | {"configs": [setting]}], "validate_only": False}
+    altered = change(2, "q", ("kproxy.route.from", 0, "b"))
     assert codes(await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered)) == {0}
     assert made_elsewhere == ["a", "b"]
 
@@ -122,9 +105,7 @@ async def test_a_queue_made_elsewhere_is_known_to_a_validation(
             shard.apply(command(Kind.CREATE, ID, values=values))
 
     monkeypatch.setattr(client.worker.routes, "wait_for_catalogue", heard)
-    asked = {"topics": [{"name": "q", "num_partitions": 1, "replication_factor": 1,
-                         "assignments": (), "configs": ()}],
-             "timeout": 1000, "validate_only": True}  # fmt: skip
+    asked = creation("q", dry=True)
     assert codes(await client.call(ApiKey.CREATE_TOPICS, 7, asked)) == {
         0, Code.TOPIC_ALREADY_EXISTS,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from kproxy.common.errors import Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.types import QueueId
+from tests.bodies import creation
 from tests.handlers.test_handlers import Client
 
 NAMES = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
@@ -38,10 +39,7 @@ async def test_readers_and_makers_are_told() -> None:
     for name in NAMES:
         (topic,) = (await client.metadata(name)).topics
         assert (topic.error_code, len(topic.partitions)) == (INVALID, 0)
-        asked = {"name": name, "num_partitions": 1, "replication_factor": 1,
-                 "assignments": (), "configs": ()}  # fmt: skip
-        values = {"topics": [asked], "timeout": 1, "validate_only": False}
-        (made,) = (await client.call(ApiKey.CREATE_TOPICS, 7, values)).topics
+        (made,) = (await client.call(ApiKey.CREATE_TOPICS, 7, creation(name))).topics
         assert made.error_code == INVALID
         assert name in made.error_message
         answer = await client.fetch({(name, 0): 0})

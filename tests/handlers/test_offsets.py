@@ -12,8 +12,10 @@ from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import ShardId
+from tests import bodies
 from tests.commands import command
 from tests.handlers.test_handlers import Client
+from tests.present import present
 
 TOPICS = [{"name": "q", "partition_indexes": [0]}]
 ASKED = {"groups": [{"group_id": "g", "topics": TOPICS}], "require_stable": False}
@@ -27,16 +29,7 @@ async def committed(client: Client) -> Any:
 async def with_an_offset() -> Client:
     client = Client()
     await client.produce("q", b"v")
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    values = {
-        "group_id": "g",
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": "q", "partitions": [part]}],
-    }
-    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, values)
+    answer = await client.call(ApiKey.OFFSET_COMMIT, 8, bodies.commit("g", "q", 1))
     assert answer.topics[0].partitions[0].error_code == Code.NONE
     return client
 
@@ -49,8 +42,7 @@ async def test_a_queue_made_again_has_no_offsets_of_the_one_before(
     client = await with_an_offset()
     assert (await committed(client)).topics[0].partitions[0].committed_offset == 1
     shard: Any = client.worker.routes.serving(0)
-    old = client.worker.catalogue.find("q")
-    assert old is not None
+    old = present(client.worker.catalogue.find("q"))
 
     async def settled(names: Iterable[str]) -> None:
         """Have it hear of what has happened elsewhere."""

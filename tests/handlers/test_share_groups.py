@@ -11,6 +11,7 @@ from kproxy.handlers.shares import offsets as share_offsets
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.shard.appends import outcomes_of
+from tests import bodies
 from tests.handlers.test_handlers import Client
 
 NO_ID = UUID(int=0)
@@ -99,22 +100,6 @@ async def test_a_group_is_described() -> None:
     assert empty.error_code == 24
 
 
-async def test_groups_are_listed_by_type_and_state() -> None:
-    client = await joined()
-    for states, types, found in (
-        ((), (), True), ((), ("Share",), True), ((), ("SHARE", "none"), True),
-        ((), ("classic",), False), (("stable",), ("share",), True), (("Empty",), (), False),
-    ):  # fmt: skip
-        values = {"states_filter": states, "types_filter": types}
-        groups = (await client.call(ApiKey.LIST_GROUPS, 5, values)).groups
-        assert [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in groups] == (
-            [("g", "share", "Stable", "share")] if found else []
-        )
-    await beat(client, "a", -1)
-    values = {"states_filter": ("empty",), "types_filter": ("share",)}
-    assert len((await client.call(ApiKey.LIST_GROUPS, 5, values)).groups) == 1
-
-
 async def test_requests_of_other_protocols() -> None:
     """With a member and without; as Kafka answers them."""
     client = await joined()
@@ -131,13 +116,9 @@ async def test_requests_of_other_protocols() -> None:
         assert (answer.error_code, answer.members[0].error_code) == (0, 25)
         claim = {"group_id": "g", "generation_id": 1, "member_id": "a", "group_instance_id": None}
         assert (await client.call(ApiKey.HEARTBEAT, 4, claim)).error_code == 25
-        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-                "committed_metadata": ""}  # fmt: skip
         for epoch, member in ((-1, ""), (2, "a")):
-            answer = await client.call(ApiKey.OFFSET_COMMIT, 9, {
-                "group_id": "g", "generation_id_or_member_epoch": epoch, "member_id": member,
-                "group_instance_id": None, "topics": [{"name": "q", "partitions": [part]}],
-            })  # fmt: skip
+            values = bodies.commit("g", "q", 1, member=member, epoch=epoch)
+            answer = await client.call(ApiKey.OFFSET_COMMIT, 9, values)
             assert answer.topics[0].partitions[0].error_code == 69
         answer = await client.call(ApiKey.OFFSET_DELETE, 0, {
             "group_id": "g", "topics": [{"name": "q", "partitions": [{"partition_index": 0}]}],
@@ -156,38 +137,12 @@ async def test_requests_of_other_protocols() -> None:
         await beat(client, "a", -1)
 
 
-async def test_sync_in_a_share_group() -> None:
-    client = await joined()
-    answer = await client.call(ApiKey.SYNC_GROUP, 5, {
-        "group_id": "g", "generation_id": 1, "member_id": "a", "group_instance_id": None,
-        "protocol_type": "consumer", "protocol_name": "range", "assignments": (),
-    })  # fmt: skip
-    assert answer.error_code == 23
-
-
 async def test_a_member_of_a_transaction_cannot_commit_in_a_share_group() -> None:
     client = await joined()
-    part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1,
-            "committed_metadata": ""}  # fmt: skip
-    answer = await client.call(ApiKey.TXN_OFFSET_COMMIT, 3, {
-        "transactional_id": "t", "group_id": "g", "producer_id": 1, "producer_epoch": 0,
-        "generation_id": -1, "member_id": "", "group_instance_id": None,
-        "topics": [{"name": "q", "partitions": [part]}],
-    })  # fmt: skip
+    producer = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
+    values = bodies.commit("g", "q", 1) | producer | {"generation_id": -1}
+    answer = await client.call(ApiKey.TXN_OFFSET_COMMIT, 3, values)
     assert answer.topics[0].partitions[0].error_code == 69
-
-
-async def test_groups_are_deleted_without_members_alone() -> None:
-    client = await joined()
-
-    async def deleted() -> int:
-        answer = await client.call(ApiKey.DELETE_GROUPS, 2, {"groups_names": ("g",)})
-        return int(answer.results[0].error_code)
-
-    assert await deleted() == Code.NON_EMPTY_GROUP
-    await beat(client, "a", -1)
-    assert [await deleted(), await deleted()] == [0, Code.GROUP_ID_NOT_FOUND]
-    assert (await described(client, "g"))[0].error_code == Code.GROUP_ID_NOT_FOUND
 
 
 async def test_below_their_level_nothing_is_logged() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import Served, served
 from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
 from tests.real_kafka import Kafka
-from tests.run import Sites
+from tests.running.run import Sites
 from tests.workers import Workers
 
 FLAGS = (

@@ -20,6 +20,7 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows.queues import CHECKPOINT_KEY
 from kproxy.virtual.types import QueueId
 from tests.commands import command
+from tests.present import present
 from tests.shard.test_shard import QUEUES, config, create, put, running
 from tests.wire import batch
 
@@ -53,8 +54,7 @@ class Writes:
 async def test_a_ticket_of_many_envelopes_is_applied_in_many_turns(
     tmp_path: Path, sync: str
 ) -> None:
-    async with running(tmp_path, sync=sync) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync=sync, queues=1) as shard:
         delivered: list[int] = []
         real = shard.log._deliver  # type: ignore[attr-defined]
 
@@ -113,8 +113,7 @@ async def test_a_recovery_puts_rows_on_disk_when_they_are_many(tmp_path: Path) -
 
 async def test_a_long_line_behind_a_refused_write_is_refused_in_turns(tmp_path: Path) -> None:
     """FAULT: all of it was in one: 30,000 held the loop for 700 ms."""
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         turns, refused = 0, Counter[int]()
 
         def write(fd: int, buffers: list[bytes], position: int) -> int:
@@ -142,8 +141,7 @@ async def test_tickets_behind_a_refused_write_are_refused_too(tmp_path: Path) ->
     """FAULT: it was taken, and so came before what its client sent again."""
 
     async def test() -> None:
-        async with running(tmp_path, sync="never") as shard:
-            await create(shard, QUEUES[0])
+        async with running(tmp_path, sync="never", queues=1) as shard:
             real, calls = files.write_all, 0
 
             def write(fd: int, buffers: list[bytes], position: int) -> int:
@@ -160,9 +158,7 @@ async def test_tickets_behind_a_refused_write_are_refused_too(tmp_path: Path) ->
                 outcomes = await shard.append([one] * 5000).wait()
             codes = [outcome.code for outcome in outcomes]
             assert codes == [0] * 2000 + [Code.KAFKA_STORAGE_ERROR] * 3000
-            row = shard.state.partition((QUEUES[0], 0))
-            assert row is not None
-            assert row.next_offset == 2000
+            assert present(shard.state.partition((QUEUES[0], 0))).next_offset == 2000
 
     await test()
 
@@ -231,17 +227,14 @@ async def test_after_a_failed_fsync_rows_do_not_run_ahead_of_the_log(tmp_path: P
 
         assert isinstance(await live(shard, work), LogFailed)
         disk.broken = False
-    mark = synced.read(tmp_path / "a" / "log")
-    assert mark is not None
+    mark = present(synced.read(tmp_path / "a" / "log"))
     assert mark.through == 2
     # The power is cut: what was never forced is gone. Rows that were ahead would refuse this.
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with (tmp_path / "b" / "log" / f"{0:020d}.log").open("r+b") as file:
         file.truncate(mark.position)
     again = open_local(tmp_path / "b", config())
-    row = again.state.partition((QUEUES[0], 0))
-    assert row is not None
-    assert row.next_offset == 1
+    assert present(again.state.partition((QUEUES[0], 0))).next_offset == 1
     again.close()
 
 
@@ -291,8 +284,7 @@ async def test_nothing_is_acknowledged_once_rows_were_not_written(
     with pytest.raises(RowsFailed, match="failed before"):
         shard.commit({b"c": b""})
     again = open_local(tmp_path, config())
-    row = again.state.partition((QUEUES[0], 0))
-    assert row is not None
+    row = present(again.state.partition((QUEUES[0], 0)))
     found = [last for last, _ in again.state.batches((QUEUES[0], 0), 0, row.next_offset)]
     assert found == list(range(row.next_offset))
     again.close()

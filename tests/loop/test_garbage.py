@@ -20,6 +20,7 @@ from tests.fakes import as_served
 from tests.harness import Served, eventually, served
 from tests.kafka.shares.cluster import ShareCluster
 from tests.kafka.shares.sharer import sharing
+from tests.present import present
 from tests.securing import Site, log_in
 from tests.wire import Wire, batch, fetch_values, keyed
 
@@ -224,8 +225,7 @@ def test_net_frees_cycles_that_have_grown_old() -> None:
             if gc.get_count()[2] == 7:
                 del kept[100_000:]
         del kept[100_000:]
-        look = net.look(requests=1)
-        assert look is not None
+        look = present(net.look(requests=1))
         assert not look.everything
         assert look.found > 50_000
         assert net.look(requests=2) is None
@@ -243,8 +243,7 @@ def test_net_looks_at_everything_where_nobody_asks_or_memory_has_doubled() -> No
         assert not any(look is None or look.everything for look in looks)
         assert found() is not None
         blocks = 10_100_000
-        look = net.look(requests=4)
-        assert look is not None
+        look = present(net.look(requests=4))
         assert look.everything
         assert found() is None
         blocks, old = 11_200_000, 0

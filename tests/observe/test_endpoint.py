@@ -18,12 +18,11 @@ from tests.forked import begin_kproxy
 from tests.forked import run_kproxy as kproxy
 from tests.harness import ROOT, Served, eventually, free_port, served
 from tests.observe.prometheus import fetched
+from tests.present import present
 
 
 def address(running: Served) -> str:
-    event = running.event("http_ready")
-    assert event is not None
-    return str(event["listen"])
+    return str(present(running.event("http_ready"))["listen"])
 
 
 def test_it_is_on_this_machine_unless_asked_and_several_find_a_port(tmp_path: Path) -> None:

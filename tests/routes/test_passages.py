@@ -45,7 +45,8 @@ from kproxy.virtual.rows.shares import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
 from tests.harness import until
-from tests.virtual.share_cases import ARCHIVED_3, LOST
+from tests.present import present
+from tests.virtual.commands.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
 pytestmark = pytest.mark.anyio
@@ -97,8 +98,7 @@ def contents(worker: Worker, name: str) -> list[Content]:
     if queue is None:
         return []
     found: list[Content] = []
-    row = shard.state.partition((queue.queue_id, 0))
-    assert row is not None
+    row = present(shard.state.partition((queue.queue_id, 0)))
     for _, stored in shard.state.batches((queue.queue_id, 0), row.log_start, row.next_offset):
         data = bytearray(stored.length)
         shard.segments.read_into(memoryview(data), stored.segment, stored.position, True)
@@ -113,8 +113,7 @@ async def produced(worker: Worker, records: bytes) -> tuple[int, int]:
     wait.
     """
     request = ProduceRequest(None, -1, [Topic("in", [(0, memoryview(records))])])
-    call = produce.append(worker, 9, request)
-    assert call is not None
+    call = present(produce.append(worker, 9, request))
     done = anyio.Event()
     call.add_done_callback(done.set)
     await done.wait()
@@ -144,8 +143,7 @@ async def test_records_kept_for_the_next_cut_have_a_bound(
         for count in (5, 6):
             sizes.clear()
             await put(worker, queue, *[(b"%d" % n, b"v%d" % n) for n in range(count)])
-            row = worker.any_shard().state.partition((queue.queue_id, 0))
-            assert row is not None
+            row = present(worker.any_shard().state.partition((queue.queue_id, 0)))
             await until(lambda row=row: landed(worker, queue) == row.next_offset)
             assert max(sizes) == (5 if count == 5 else 0)
         for n in range(6):
@@ -276,9 +274,7 @@ async def test_retention_and_compaction_wait_for_what_is_not_passed_on(tmp_path:
             await put(worker, queue, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"))
         shard, key = worker.any_shard(), (entrance.queue_id, 0)
         await until(lambda: read(worker, "plain") == [])
-        row = shard.state.partition(key)
-        assert row is not None
-        assert row.log_start == 0
+        assert present(shard.state.partition(key)).log_start == 0
         found = plan(shard.state, key, settings_of(configs), worker.now_ms() + 10**6)
         assert isinstance(found, NotDue)
         for after, through in ((0, 3), (3, 3)):
@@ -346,13 +342,11 @@ async def test_routes_that_only_wait_for_news_give_up_their_turn(
             await create(worker, f"in{n}", TO | {"kproxy.route.to": f"to{n}-{{key}}"})
         for turn in (1, 2):
             for n in range(6):
-                queue = worker.catalogue.find(f"in{n}")
-                assert queue is not None
+                queue = present(worker.catalogue.find(f"in{n}"))
                 await put(worker, queue, (b"a", b"1"))
                 await until(lambda n=n, t=turn: read(worker, f"to{n}-a") == [b"1"] * t)
     async with serving(tmp_path) as worker:
-        queue = worker.catalogue.find("in5")
-        assert queue is not None
+        queue = present(worker.catalogue.find("in5"))
         await put(worker, queue, (b"a", b"1"))
         await until(lambda: read(worker, "to5-a") == [b"1"] * 3)
 
@@ -405,9 +399,7 @@ async def test_a_route_that_has_ended_goes_and_one_that_changes_holds_from_then_
         await put(worker, entrance, (b"a", b"3"))
         await until(lambda: route_in(shard.state.get, source, entrance.queue_id) is None)
         assert (read(worker, "to-a"), read(worker, "x-a")) == ([b"1"], [b"2"])
-        row = shard.state.partition(source)
-        assert row is not None
-        assert not row.any_routes
+        assert not present(shard.state.partition(source)).any_routes
         again = ConfigureQueue(entrance.queue_id, {"kproxy.route.to": "y-{key}"}, [], False)
         await shard.append([again.envelope()]).wait()
         await put(worker, entrance, (b"a", b"4"))
@@ -609,9 +601,7 @@ async def test_a_route_waits_while_who_has_set_it_may_not_read(tmp_path: Path) -
         await create(worker, "in", {})
         by = {"kproxy.set.by": "10.0.0.1 User:alice"}
         out = await create(worker, "out", {"kproxy.route.from": "in", **by})
-        source = worker.catalogue.find("in")
-        assert source is not None
-        await put(worker, source, (b"k", b"secret"))
+        await put(worker, present(worker.catalogue.find("in")), (b"k", b"secret"))
         await until(lambda: worker.counters.routes_held_back > 2)
         assert not read(worker, "out")
         rule = Binding(

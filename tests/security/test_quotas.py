@@ -15,7 +15,7 @@ from kproxy.security.peer import Peer
 from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKED, Quotas
 from kproxy.virtual.rows.access import quota_name
 from tests.fakes import MemoryShard
-from tests.together import together
+from tests.running.together import together
 
 ALICE, BOB = Peer("User:alice", "10.0.0.1"), Peer("User:bob", "10.0.0.2")
 U, C, I = "user", "client-id", "ip"  # noqa: E741

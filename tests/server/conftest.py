@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.blocking import unblocked
+from tests.running.blocking import unblocked
 
 __all__ = ["unblocked"]
 

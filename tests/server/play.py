@@ -13,6 +13,7 @@ from kproxy.server.request_pipeline import (
     PipelinedRequest,
     RequestPipeline,
 )
+from tests.present import present
 
 MEMORY_BYTES = 1000
 IN_FLIGHT_MAX = 2
@@ -207,9 +208,7 @@ class Play:
             case "receive":
                 pipeline.data_received(self.chunks.popleft())
             case "settle":
-                callback = self.accepted[number].callback
-                assert callback is not None
-                callback()
+                present(self.accepted[number].callback)()
             case "flush":
                 self.flush_asked = False
                 pipeline.flush()

@@ -13,17 +13,10 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.audit import audit, only_refused
 from kproxy.worker.worker import Request
+from tests import bodies
+from tests.bodies import creation
 from tests.handlers.secured import ALICE, ROOT, Secured, rule
 from tests.held import HELD_S, held_by, slowness
-
-
-def creation(*names: str) -> dict[str, Any]:
-    topics = [
-        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
-         "configs": ()}
-        for name in names
-    ]  # fmt: skip
-    return {"topics": topics, "timeout": 1000, "validate_only": False}
 
 
 def records(*names: str) -> dict[str, Any]:
@@ -34,14 +27,6 @@ def records(*names: str) -> dict[str, Any]:
 def offsets(group: str) -> dict[str, Any]:
     topics = [{"name": "q", "partitions": [{"partition_index": 0}]}]
     return {"group_id": group, "topics": topics}
-
-
-def commit(group: str) -> dict[str, Any]:
-    part = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
-    return {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
-        "topics": [{"name": "q", "partitions": [part]}],
-    }  # fmt: skip
 
 
 async def audited(here: Secured, key: int, version: int, values: Any, peer: Peer = ALICE) -> int:
@@ -65,7 +50,7 @@ async def test_client_without_rights_leaves_no_line(key: int, version: int, valu
     here = Secured()
     await here.add(rule(Op.DELETE, "mine", resource_type=Resource.GROUP))
     here.worker.catalogue.create("q")
-    await here.call(ApiKey.OFFSET_COMMIT, 8, commit("mine"), ROOT)
+    await here.call(ApiKey.OFFSET_COMMIT, 8, bodies.commit("mine", "q", 0), ROOT)
     assert await audited(here, key, version, values) == 0
 
 

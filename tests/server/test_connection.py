@@ -14,6 +14,7 @@ from kproxy.server import connection
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
+from tests.present import present
 from tests.wire import batch, produce_values
 
 
@@ -137,10 +138,8 @@ async def test_large_and_small_requests_in_one_stream() -> None:
     )
     found = FrameAssembler(1 << 20).feed(await said(requests, worker, end=True))
     assert [int.from_bytes(frame[:4], "big") for frame in found] == list(range(len(values)))
-    queue = worker.catalogue.find("q")
-    assert queue is not None
-    row = worker.shard("q", 0).state.partition((queue.queue_id, 0))
-    assert row is not None
+    queue = present(worker.catalogue.find("q"))
+    row = present(worker.shard("q", 0).state.partition((queue.queue_id, 0)))
     assert row.next_offset == len(values)  # each was sound
     assert worker.request_memory.used == 0
 

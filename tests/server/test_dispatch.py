@@ -18,6 +18,7 @@ from kproxy.virtual.commands.envelope import Kind
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.generator import Repeated, request
+from tests.present import present
 from tests.wire import batch, fetch_values
 
 MANY = 10_000
@@ -282,8 +283,7 @@ async def test_a_short_produce_takes_the_last_records_of_a_partition() -> None:
     parts = [{"index": i % 2, "records": batch(b"%d" % i)} for i in range(400)]
     topics = [{"name": "q", "partition_data": some} for some in (parts[:7], parts[7:])]
     values = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": topics}
-    frame = taken(worker, 0, 9, values).response()
-    assert frame is not None
+    frame = present(taken(worker, 0, 9, values).response())
     (topic,) = decode_response(0, 9, frame[4:])[1].responses
     found = [(part.index, part.base_offset) for part in topic.partition_responses]
     assert found == [(0, 0), (1, 0)]

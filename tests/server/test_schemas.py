@@ -14,6 +14,7 @@ from kproxy.server.api_table import RANGES
 from kproxy.server.dispatch import accept, answer
 from kproxy.server.schemas import load_common
 from kproxy.worker.worker import NextRequestSignal
+from tests.bodies import metadata
 from tests.fakes import memory_worker
 
 
@@ -35,9 +36,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, threadin
     codec._loaded.cache_clear()
 
 
-METADATA = {"topics": None, "allow_auto_topic_creation": True,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False}  # fmt: skip
+METADATA = metadata(None)
 CLUSTER = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
 
 

@@ -4,9 +4,10 @@ Random keys, values, tombstones, codecs, times, trims, copies forward, restarts,
 half-way. `MISTAKES` are planted to show that the model sees them.
 """
 
+import asyncio
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from kproxy.protocol.records import keyed_records, repacked, unpacked
 from kproxy.protocol.responses import Broker
 from kproxy.shard import compaction_keys, compaction_plan, compactor
 from kproxy.shard.compactor import Compactor
+from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
@@ -38,7 +40,9 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import OneShard, Worker
+from tests.present import present
 from tests.shard.test_shard import QUEUES, config, read, running
+from tests.simulation.seeds import see
 from tests.wire import keyed
 
 QUEUE = QUEUES[0]
@@ -91,8 +95,7 @@ class Stage:
     def there(self) -> list[Kept]:
         """Return the records that a reader finds now."""
         found = []
-        row = self.shard.state.partition(KEY)
-        assert row is not None
+        row = present(self.shard.state.partition(KEY))
         for base, data in read(self.shard, QUEUE).items():
             header = read_header(data)
             if header.record_count == header.last_offset_delta + 1:
@@ -106,35 +109,39 @@ class Stage:
         return found
 
 
+@asynccontextmanager
+async def staged(directory: Path, **settings: str) -> AsyncIterator[Stage]:
+    async with running(directory) as shard:
+        stage = Stage(shard, [], START_MS)
+        await stage.create(**settings)
+        yield stage
+
+
 def _value(data: bytes, has_value: bool) -> bytes | None:
     return b"=" + data[:-1].rpartition(b"=")[2] if has_value else None
 
 
 async def test_the_last_record_of_each_key_stays(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         for i in range(30):
             await stage.put((b"%d" % (i % 3), b"=%d" % i), (b"long" * 9, b"=%d" % i), codec=i % 5)
         await stage.compact()
         assert [(r.offset, r.key, r.value) for r in stage.there()] == [
             (54, b"0", b"=27"), (56, b"1", b"=28"), (58, b"2", b"=29"), (59, b"long" * 9, b"=29"),
         ]  # fmt: skip
-        before = shard.segments.end
+        before = stage.shard.segments.end
         await stage.compact()
-        assert shard.segments.end == before  # nothing is new, so nothing is done
+        assert stage.shard.segments.end == before  # nothing is new, so nothing is done
 
 
 async def test_a_shard_that_comes_back_has_not_forgotten_what_to_compact(tmp_path: Path) -> None:
     """A round that the shard left dropped the partitions that it had not come to."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         for value in (b"=1", b"=2"):
             await stage.put((b"k", value))
-        shard.serving = False
+        stage.shard.serving = False
         await stage.compact()
-        shard.serving = True
+        stage.shard.serving = True
         await stage.compactor.round()
         assert len(stage.there()) == 1
 
@@ -142,14 +149,12 @@ async def test_a_shard_that_comes_back_has_not_forgotten_what_to_compact(tmp_pat
 async def test_a_round_before_a_record_has_landed_does_not_lose_it(tmp_path: Path) -> None:
     """FAULT: a Produce told the compactor before the log had the record; a round in between
     found nothing, and the partition was looked at a day later."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         await stage.put((b"k", b"=1"))
         cluster = SingleNode(cluster_id="c", me=Broker(1, "host", 1))
         worker = Worker(
-            config=config(), cluster=cluster, routes=OneShard(shard),
-            lookup=StateLookup(shard.state),
+            config=config(), cluster=cluster, routes=OneShard(stage.shard),
+            lookup=StateLookup(stage.shard.state),
         )  # fmt: skip
         sent = memoryview(keyed((b"k", b"=2"), time_ms=START_MS))
         call = ProduceCall(worker, 9, ProduceRequest(None, -1, []), inspected={KEY: sent})
@@ -167,13 +172,11 @@ async def test_record_held_back_by_a_route_is_compacted_once_it_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: a round that came before the route dropped it until the next day."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         for value in (b"=1", b"=2"):
             await stage.put((b"k", value))
         passed_on = 0
-        monkeypatch.setattr(shard.state, "passed_on", lambda key: passed_on)
+        monkeypatch.setattr(stage.shard.state, "passed_on", lambda key: passed_on)
         await stage.compact()
         assert len(stage.there()) == 2
         passed_on = 2
@@ -185,9 +188,7 @@ async def test_a_partition_waits_for_the_word_of_its_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULT: one whose queue was not announced here yet was dropped until the next day."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         for value in (b"=1", b"=2"):
             await stage.put((b"k", value))
         with monkeypatch.context() as unknown:
@@ -198,9 +199,7 @@ async def test_a_partition_waits_for_the_word_of_its_queue(
 
 
 async def test_a_tombstone_stays_for_its_time_and_then_goes(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(delete_retention_ms="1000")
+    async with staged(tmp_path, delete_retention_ms="1000") as stage:
         await stage.put((b"a", b"=1"), (b"a", None), (b"b", b"=2"))
         await stage.compact()
         assert [r.offset for r in stage.there()] == [1, 2]
@@ -213,18 +212,16 @@ async def test_a_tombstone_stays_for_its_time_and_then_goes(tmp_path: Path) -> N
 
 
 async def test_the_last_record_stays_even_as_a_tombstone(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(delete_retention_ms="0")
+    async with staged(tmp_path, delete_retention_ms="0") as stage:
         await stage.put((b"a", b"=1"), (b"a", None))
         for _ in range(3):
             stage.now += 10
             await stage.compact()
         assert [r.offset for r in stage.there()] == [1]
-        before = shard.segments.end
+        before = stage.shard.segments.end
         stage.now += 10
         await stage.compact()
-        assert shard.segments.end == before  # there is nothing to come back for
+        assert stage.shard.segments.end == before  # there is nothing to come back for
         await stage.put((b"b", b"=2"))
         for _ in range(2):
             stage.now += 10
@@ -236,9 +233,7 @@ async def test_more_keys_than_memory_is_given_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compactor, "KEYS_MAX", 50)
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         for value in range(2):
             for i in range(0, 200, 10):
                 await stage.put(*[(b"%d" % (i + j), b"=%d" % value) for j in range(10)])
@@ -248,9 +243,7 @@ async def test_more_keys_than_memory_is_given_for(
 
 
 async def test_too_young_is_left(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(min_compaction_lag_ms="100")
+    async with staged(tmp_path, min_compaction_lag_ms="100") as stage:
         await stage.put((b"a", b"=1"), (b"a", b"=2"))
         stage.now += 50
         await stage.put((b"a", b"=3"))
@@ -262,9 +255,9 @@ async def test_too_young_is_left(tmp_path: Path) -> None:
 
 
 async def test_not_before_enough_is_new_or_it_is_too_old(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(min_cleanable_dirty_ratio="0.5", max_compaction_lag_ms="1000")
+    async with staged(
+        tmp_path, min_cleanable_dirty_ratio="0.5", max_compaction_lag_ms="1000"
+    ) as stage:
         await stage.put(*[(b"%d" % i, b"=x") for i in range(20)])
         await stage.compact()
         await stage.put((b"1", b"=y"))
@@ -276,17 +269,15 @@ async def test_not_before_enough_is_new_or_it_is_too_old(tmp_path: Path) -> None
 
 
 async def test_an_unreadable_batch_leaves_its_partition_as_it_is(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         await stage.put((b"a", b"=1"), (b"a", b"=2"))
         noise = bytearray(keyed((b"a", b"=3"), time_ms=stage.now))
         noise[HEADER_BYTES] = 0x7F
         await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=1, body=bytes(noise)))
-        before = read(shard, QUEUE)
+        before = read(stage.shard, QUEUE)
         for _ in range(2):
             await stage.compact()
-        assert read(shard, QUEUE) == before
+        assert read(stage.shard, QUEUE) == before
         assert stage.counters.not_compacted == 1
 
 
@@ -295,9 +286,7 @@ async def test_batch_that_grows_when_packed_again_is_packed_harder(tmp_path: Pat
     words = [b"%x" % random.Random(n).getrandbits(40) for n in range(300)]
     random_ = random.Random(1)
     values = [b"=" + b" ".join(random_.choices(words, k=700)) for _ in range(20)]
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         data = keyed(*[(b"%d" % n, value) for n, value in enumerate(values)], time_ms=START_MS)
         body = repacked(read_header(data), unpacked(data), 4, 19)
         await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=START_MS, body=body))
@@ -306,7 +295,7 @@ async def test_batch_that_grows_when_packed_again_is_packed_harder(tmp_path: Pat
         await stage.compact()
         left = stage.there()
         assert [one.offset for one in left] == list(range(1, 21))
-        assert max(map(len, read(shard, QUEUE).values())) <= len(body)
+        assert max(map(len, read(stage.shard, QUEUE).values())) <= len(body)
         assert stage.counters.batches_not_compacted == 0
 
 
@@ -315,15 +304,13 @@ async def test_batch_that_cannot_be_written_again_stays_and_the_rest_is_compacte
     tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so does each tombstone: there may be older records of its key in that batch."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(delete_retention_ms="0")
+    async with staged(tmp_path, delete_retention_ms="0") as stage:
         await stage.put(*[(b"a%d" % n, b"=1") for n in range(6)])
         await stage.put((b"b", b"=1"))
         await stage.put((b"a0", None), (b"b", b"=2"), (b"c", b"=1"))
         if why.startswith("more"):
             monkeypatch.setattr(records, "INSPECTED_RECORDS_MAX", 5)
-        append = shard.append
+        append = stage.shard.append
 
         def refusing(envelopes: Any) -> Any:
             large = [one for one in envelopes if one.kind == Kind.REPLACE]
@@ -336,7 +323,7 @@ async def test_batch_that_cannot_be_written_again_stays_and_the_rest_is_compacte
                 return made
             return ticket
 
-        monkeypatch.setattr(shard, "append", refusing)
+        monkeypatch.setattr(stage.shard, "append", refusing)
         for _ in range(3):
             stage.now += 10
             await stage.compact()
@@ -347,43 +334,42 @@ async def test_batch_that_cannot_be_written_again_stays_and_the_rest_is_compacte
 
 async def test_a_late_pass_of_another_worker_brings_nothing_back(tmp_path: Path) -> None:
     """Its REPLACE was made from what is not there any more."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         await stage.put((b"a", b"=1"), (b"b", b"=1"), (b"c", b"=1"))
         await stage.put((b"a", b"=2"))
         sent: list[Envelope] = []
-        append = shard.append
+        append = stage.shard.append
 
         def noted(envelopes: Any) -> Any:
             sent.extend(envelopes)
             return append(envelopes)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(shard, "append", noted)
+            patch.setattr(stage.shard, "append", noted)
             await stage.compact()
         (late,) = [envelope for envelope in sent if envelope.kind == Kind.REPLACE]
         await stage.put((b"b", b"=2"))
         await stage.compact()
         there = stage.there()
         assert [r.offset for r in there] == [2, 3, 4]
-        outcome = (await shard.append([late]).wait())[0]
+        outcome = (await stage.shard.append([late]).wait())[0]
         assert outcome.code
         assert stage.there() == there
 
 
 async def test_a_size_is_of_what_is_left(tmp_path: Path) -> None:
     """`retention.bytes` of a queue that is compacted as well takes nothing that still fits."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(cleanup_policy="compact,delete", retention_ms="-1")
+    async with staged(tmp_path, cleanup_policy="compact,delete", retention_ms="-1") as stage:
         for i in range(40):
             await stage.put((b"%d" % (i % 4), b"=%d" % i))
         await stage.compact()
-        size = sum(map(len, read(shard, QUEUE).values()))
-        assert shard.state.live_size(KEY) == size
+        size = sum(map(len, read(stage.shard, QUEUE).values()))
+        assert stage.shard.state.live_size(KEY) == size
         looks = Retention(
-            shard, config(retention_check_ms=1), StateLookup(shard.state), lambda: stage.now
+            stage.shard,
+            config(retention_check_ms=1),
+            StateLookup(stage.shard.state),
+            lambda: stage.now,
         )
         for most, left in ((size + 1, 4), (size // 2, 2), (size // 2, 2)):
             change = {"retention.bytes": str(most)}
@@ -395,16 +381,17 @@ async def test_a_size_is_of_what_is_left(tmp_path: Path) -> None:
 
 async def test_compacted_records_count_for_nothing_later(tmp_path: Path) -> None:
     """The policy becomes `delete`; a part is trimmed: sizes are of what is there."""
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create()
+    async with staged(tmp_path) as stage:
         await stage.put((b"cold", b"=0"))
         for i in range(40):
             await stage.put((b"hot", b"=%d" % i * 100))
         await stage.compact()
-        size = sum(map(len, read(shard, QUEUE).values()))
+        size = sum(map(len, read(stage.shard, QUEUE).values()))
         looks = Retention(
-            shard, config(retention_check_ms=1), StateLookup(shard.state), lambda: stage.now
+            stage.shard,
+            config(retention_check_ms=1),
+            StateLookup(stage.shard.state),
+            lambda: stage.now,
         )
         change = {"cleanup.policy": "delete", "retention.bytes": str(size + 1)}
         await stage.send(ConfigureQueue(QUEUE, change, [], False).envelope())
@@ -412,13 +399,15 @@ async def test_compacted_records_count_for_nothing_later(tmp_path: Path) -> None
             pass
         assert [record.key for record in stage.there()] == [b"cold", b"hot"]
         await stage.send(Trim(QUEUE, 0, 1, stage.now).envelope())
-        assert shard.state.live_size(KEY) == sum(map(len, read(shard, QUEUE).values())) < size
+        assert (
+            stage.shard.state.live_size(KEY)
+            == sum(map(len, read(stage.shard, QUEUE).values()))
+            < size
+        )
 
 
 async def test_the_dirty_ratio_is_of_what_is_there(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        stage = Stage(shard, [], START_MS)
-        await stage.create(min_cleanable_dirty_ratio="0.5")
+    async with staged(tmp_path, min_cleanable_dirty_ratio="0.5") as stage:
         for i in range(50):
             await stage.put((b"%d" % i, b"=" * 200))
         await stage.compact()
@@ -434,8 +423,7 @@ async def test_the_dirty_ratio_is_of_what_is_there(tmp_path: Path) -> None:
 
 def faults(stage: Stage, ever: dict[str, int]) -> Iterator[str]:
     """Yield the faults of the present records. `ever`: bounds that held since the beginning."""
-    row = stage.shard.state.partition(KEY)
-    assert row is not None
+    row = present(stage.shard.state.partition(KEY))
     there = stage.there()
     said = {record.offset: record for record in stage.said}
     offsets = [record.offset for record in there]
@@ -474,35 +462,37 @@ async def act(stage: Stage, dice: random.Random, ever: dict[str, int]) -> None:
             for _ in range(dice.randint(1, 5))
         ]  # fmt: skip
         await stage.put(*pairs, codec=dice.randrange(5))
-    elif choice < 0.75:
+    else:
+        await upkeep(stage, dice, ever, choice, (0.75, 0.78, 0.85, 0.9, 0.95))
+
+
+async def upkeep(
+    stage: Stage, dice: random.Random, ever: dict[str, int], choice: float, bounds: Sequence[float]
+) -> None:
+    """Do one of six things: `bounds` are the choices below which each is done."""
+    which = sum(choice >= bound for bound in bounds)
+    if which == 0:
         with cut_short(stage, dice.choice((None, None, 0, 1, 2))):
             await stage.compact()
-    elif choice < 0.78:
+    elif which == 1:
         if stage.late:  # another worker's, that stalled in the middle of a pass
             await stage.shard.append(stage.late).wait()
             stage.late = []
-    elif choice < 0.85:
+    elif which == 2:
         stage.now += dice.choice((1, 10, 40, 100))
-    elif choice < 0.9:
-        row = stage.shard.state.partition(KEY)
-        assert row is not None
+    elif which == 3:
+        row = present(stage.shard.state.partition(KEY))
         await stage.send(Trim(*KEY, dice.randint(row.log_start, row.next_offset)).envelope())
-    elif choice < 0.95:
+    elif which == 4:
         await stage.shard.log.roll()
         await Housekeeper(stage.shard, config())._sweep()
         for segment in stage.shard.segments.ids[:-1]:
-            await compact_segment(stage.shard, segment)
+            await Copier(stage.shard, segment).run()
     else:
         ever["delete"] = min(ever["delete"], delete := dice.choice((20, 60)))
         ever["lag"] = min(ever["lag"], lag := dice.choice((0, 10, 30)))
         values = {"delete.retention.ms": str(delete), "min.compaction.lag.ms": str(lag)}
         await stage.send(ConfigureQueue(QUEUE, values, [], False).envelope())
-
-
-async def compact_segment(shard: Shard, segment: int) -> None:
-    from kproxy.shard.copier import Copier
-
-    await Copier(shard, segment).run()
 
 
 @contextmanager
@@ -525,7 +515,7 @@ def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
         yield
 
 
-async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
+async def story(directory: Path, seed: int, steps: int) -> list[str]:
     """Return the faults found."""
     dice, said, now = random.Random(seed), [], START_MS
     ever = {"delete": 60, "lag": 30}
@@ -545,15 +535,19 @@ async def story(directory: Path, seed: int, steps: int = 60) -> list[str]:
     return []
 
 
+def run(directory: Path, seed: int, steps: int = 60) -> None:
+    assert not asyncio.run(story(directory, seed, steps))
+
+
 @pytest.mark.parametrize("seed", range(20))
-async def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
-    assert not await story(tmp_path, seed)
+def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1400))
-async def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
-    assert not await story(tmp_path, seed, steps=200)
+def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed, steps=200)
 
 
 def _older_stays(self: Any, record: Any, base_offset: int, plan: Any) -> bool:
@@ -601,18 +595,11 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_a_planted_mistake_is_found(
+def test_a_planted_mistake_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     monkeypatch.setattr(*MISTAKES[mistake])
-    for seed in range(60):
-        try:
-            found = await story(tmp_path / str(seed), seed)
-        except Exception:  # that is a way to be seen, too
-            return
-        if found:
-            return
-    pytest.fail("nobody saw it")
+    see(lambda seed: run(tmp_path / str(seed), seed), range(60), Exception)
 
 
 def test_generations_are_in_the_time_of_an_envelope() -> None:

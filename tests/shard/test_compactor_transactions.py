@@ -4,6 +4,7 @@ A reader of committed records, by the algorithm that clients use, finds what Kaf
 record of an aborted transaction counts, and nothing is compacted that is not decided.
 """
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -16,17 +17,15 @@ from kproxy.protocol.batch import control_batch, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.shard import compaction_keys, compaction_plan, compactor
-from kproxy.shard.copier import Copier
-from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.queues import ConfigureQueue
-from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.transactions import Begin, Marker
 from kproxy.virtual.folds.participants import ParticipantFold
 from kproxy.virtual.rows.kinds import RowKind
-from tests.shard.test_compactor import KEY, QUEUE, START_MS, Kept, Stage, _value, cut_short
-from tests.shard.test_shard import config, read, running
+from tests.present import present
+from tests.shard.test_compactor import KEY, QUEUE, START_MS, Kept, Stage, _value, upkeep
+from tests.shard.test_shard import read, running
+from tests.simulation.seeds import see
 from tests.wire import batch, record
 
 TRANSACTIONAL = 0x10
@@ -102,8 +101,7 @@ class Transactional(Stage):
         yield from read(self.shard, QUEUE).items()
 
     def there(self) -> list[Kept]:
-        row = self.shard.state.partition(KEY)
-        assert row is not None
+        row = present(self.shard.state.partition(KEY))
         found = []
         for base, data in self.batches():
             header = read_header(data)
@@ -126,9 +124,7 @@ class Transactional(Stage):
 
     def committed(self, start: int) -> list[int]:
         """Return offsets of records as a read_committed consumer shows them (`CompletedFetch`)."""
-        row = self.shard.state.partition(KEY)
-        assert row is not None
-        end = row.last_stable
+        end = present(self.shard.state.partition(KEY)).last_stable
         rows = sorted(
             (aborted.first_offset, aborted.producer_id)
             for _, aborted in self.shard.state.aborted(KEY, start, end)
@@ -154,8 +150,7 @@ class Transactional(Stage):
 def faults(stage: Transactional, ever: dict[str, int], dice: random.Random) -> Iterator[str]:
     """Yield the faults of the present records. `ever`: bounds that held since the beginning."""
     state, history = stage.shard.state, stage.history
-    row = state.partition(KEY)
-    assert row is not None
+    row = present(state.partition(KEY))
     there, clean_end, markers = stage.there(), state.compaction(KEY).clean_end, stage.markers()
     said = {one.offset: one for one in stage.said}
     offsets = [one.offset for one in there]
@@ -223,32 +218,11 @@ async def act(stage: Transactional, dice: random.Random, ever: dict[str, int]) -
             await stage.end(producer, commit=dice.random() < 0.5)
         else:
             await stage.put_in(producer, *pairs(), codec=dice.randrange(5))
-    elif choice < 0.8:
-        with cut_short(stage, dice.choice((None, None, 0, 1, 2))):
-            await stage.compact()
-    elif choice < 0.82:
-        if stage.late:  # another worker's, that stalled in the middle of a pass
-            await stage.shard.append(stage.late).wait()
-            stage.late = []
-    elif choice < 0.88:
-        stage.now += dice.choice((1, 10, 40, 100))
-    elif choice < 0.91:
-        row = stage.shard.state.partition(KEY)
-        assert row is not None
-        await stage.send(Trim(*KEY, dice.randint(row.log_start, row.next_offset)).envelope())
-    elif choice < 0.96:
-        await stage.shard.log.roll()
-        await Housekeeper(stage.shard, config())._sweep()
-        for segment in stage.shard.segments.ids[:-1]:
-            await Copier(stage.shard, segment).run()
     else:
-        ever["delete"] = min(ever["delete"], delete := dice.choice((20, 60)))
-        ever["lag"] = min(ever["lag"], lag := dice.choice((0, 10, 30)))
-        values = {"delete.retention.ms": str(delete), "min.compaction.lag.ms": str(lag)}
-        await stage.send(ConfigureQueue(QUEUE, values, [], False).envelope())
+        await upkeep(stage, dice, ever, choice, (0.8, 0.82, 0.88, 0.91, 0.96))
 
 
-async def story(directory: Path, seed: int, steps: int = 70) -> list[str]:
+async def story(directory: Path, seed: int, steps: int) -> list[str]:
     """Return the faults found."""
     dice, history = random.Random(seed), History()
     ever = {"delete": 60, "lag": 30 if seed % 2 else 0}
@@ -275,15 +249,19 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_keys, "_ABORTED_AT_ONCE", 2)
 
 
+def run(directory: Path, seed: int, steps: int = 70) -> None:
+    assert not asyncio.run(story(directory, seed, steps))
+
+
 @pytest.mark.parametrize("seed", range(20))
-async def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
-    assert not await story(tmp_path, seed)
+def test_records_that_kafka_keeps_are_kept(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1300))
-async def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
-    assert not await story(tmp_path, seed, steps=200)
+def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed, steps=200)
 
 
 def _aborted_are_kept(patch: pytest.MonkeyPatch) -> None:
@@ -344,14 +322,11 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_a_planted_mistake_is_found(
+def test_a_planted_mistake_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Any
 ) -> None:
     mistake(monkeypatch)
-    for seed in range(80):
-        if await story(tmp_path / str(seed), seed):
-            return
-    pytest.fail("nobody saw it")
+    see(lambda seed: run(tmp_path / str(seed), seed), range(80))
 
 
 async def test_transaction_that_ends_later_is_compacted_then(tmp_path: Path) -> None:

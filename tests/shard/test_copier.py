@@ -16,6 +16,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.state import State
 from tests.commands import command
+from tests.present import present
 from tests.shard.test_shard import QUEUES, config, create, put, read, running
 from tests.wire import batch
 
@@ -70,9 +71,7 @@ class Lookups:
 
 
 async def test_dead_batches_are_passed_over_without_a_search_and_in_slices(tmp_path: Path) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
-        await create(shard, QUEUES[1])
+    async with running(tmp_path, sync="never", queues=2) as shard:
         await fill(shard, 20_000)
         await shard.append([command(Kind.TRIM, QUEUES[0], number=20_000)]).wait()
         await shard.log.roll()
@@ -92,9 +91,7 @@ async def test_dead_batches_are_passed_over_without_a_search_and_in_slices(tmp_p
 
 
 async def test_live_ones_cost_a_scan_for_many(tmp_path: Path) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
-        await create(shard, QUEUES[1])
+    async with running(tmp_path, sync="never", queues=2) as shard:
         await fill(shard, 5000)
         await shard.log.roll()
         with pytest.MonkeyPatch.context() as patch:
@@ -150,16 +147,13 @@ async def test_all_that_is_live_is_copied_whatever_goes_on_meanwhile(
             pass
         for queue in QUEUES[:3]:
             found = read(shard, queue)
-            row = shard.state.partition((queue, 0))
-            assert row is not None
-            start = row.log_start
+            start = present(shard.state.partition((queue, 0))).log_start
             assert {k: v for k, v in kept[queue].items() if k >= start}.items() <= found.items()
         assert [shard.state.live_bytes(segment) for segment in sealed] == [0] * len(sealed)
 
 
 async def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         for i in range(3):
             await put(shard, QUEUES[0], b"value-%d" % i)
         await shard.log.roll()
@@ -172,9 +166,7 @@ async def test_a_damaged_batch_is_not_copied_and_others_are(tmp_path: Path) -> N
 
 
 async def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
-        await create(shard, QUEUES[1])
+    async with running(tmp_path, sync="never", queues=2) as shard:
         await fill(shard, 60_000)
         await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
         keeper = Housekeeper(shard, config(rows_flush_bytes=MIB + 1))
@@ -198,16 +190,12 @@ async def test_a_sweep_flushes_before_its_rows_are_many(tmp_path: Path) -> None:
 async def test_a_whole_segment_of_one_record_batches(tmp_path: Path) -> None:
     """Run with -s to see the figures."""
 
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
-        await create(shard, QUEUES[1])
+    async with running(tmp_path, sync="never", queues=2) as shard:
         await put(shard, QUEUES[1], b"first")
         small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
         while shard.segments.active == 0:
             await shard.append([small] * 10_000).wait()
-        row = shard.state.partition((QUEUES[0], 0))
-        assert row is not None
-        end = row.next_offset
+        end = present(shard.state.partition((QUEUES[0], 0))).next_offset
         await shard.append([command(Kind.TRIM, QUEUES[0], number=end)]).wait()
         await Housekeeper(shard, config())._sweep()
         copier = Copier(shard, 0)

@@ -23,7 +23,7 @@ from kproxy.virtual.commands import envelope as envelopes
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.types import ShardId
 from tests.fakes import DictKv
-from tests.shard.test_shard import QUEUES, config, create, put, running
+from tests.shard.test_shard import QUEUES, config, put, running
 from tests.wire import batch
 
 Files = dict[str, bytes]
@@ -63,8 +63,7 @@ def recovered(directory: Path) -> int:
 async def written(directory: Path, sync: str, segment_bytes: int = 1 << 20) -> tuple[Files, int]:
     """Return a small log as a kill leaves it, and up to which log offset it was forced to disk."""
     settings = {"sync": sync, "segment_bytes": segment_bytes}
-    async with running(directory, **settings) as shard:
-        await create(shard, QUEUES[0])
+    async with running(directory, **settings, queues=1) as shard:
         for i in range(3):
             await put(shard, QUEUES[0], b"%d" % i)
         await shard.log.sync()
@@ -117,8 +116,7 @@ async def test_damage_anywhere_costs_nothing_that_was_on_disk(
 ) -> None:
     contents, through = await written(tmp_path / "live", sync, segment_bytes)
     if segment_bytes == 1 << 20:
-        mark = synced.read(tmp_path / "live" / "log")
-        assert mark is not None
+        assert synced.read(tmp_path / "live" / "log") is not None
     whole = recovered(laid_out(tmp_path / "copy", contents))
     assert whole == 8
     refused = cut = 0
@@ -186,26 +184,30 @@ def _forged(log_offset: int, forced: int) -> bytes:
     return struct.pack(">II", len(content), crc32c(content)) + content
 
 
-async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
-    tmp_path: Path, fast: None
-) -> None:
-    async with running(tmp_path / "live") as shard:
-        await create(shard, QUEUES[0])
+async def forged_frames_prove_nothing(directory: Path, envelope: Envelope) -> None:
+    """Cut a log off, or change it, within an envelope that has frames in it."""
+    async with running(directory / "live", queues=1) as shard:
         await put(shard, QUEUES[0], b"first")
         begin = shard.segments.end
-        body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
-        buffers, _, _ = shard.segments.frame(2, [Envelope(Kind.APPEND, QUEUES[0], body=body)])
+        buffers, _, _ = shard.segments.frame(2, [envelope])
         data = shard.segments.path(0).read_bytes() + b"".join(buffers)
     name = f"{0:020d}.log"
     for torn in (*range(begin + 1, len(data), 37), len(data) - 1):
-        directory = laid_out(tmp_path / "copy", {name: data[:torn]})
+        copied = laid_out(directory / "copy", {name: data[:torn]})
         if torn < begin + 16 + envelopes.HEAD_BYTES + 12:
-            assert recovered(directory) == 2
+            assert recovered(copied) == 2
         else:
-            assert tail.proof_of_damage(directory / "log" / name, begin, 2) is None, torn
+            assert tail.proof_of_damage(copied / "log" / name, begin, 2) is None, torn
     changed = bytearray(data)
     changed[-1] ^= 1
-    assert recovered(laid_out(tmp_path / "copy", {name: bytes(changed)})) == 2
+    assert recovered(laid_out(directory / "copy", {name: bytes(changed)})) == 2
+
+
+async def test_frames_that_clients_forge_inside_their_records_prove_nothing(
+    tmp_path: Path, fast: None
+) -> None:
+    body = batch(b"".join(_forged(n, n) for n in range(2, 50)))
+    await forged_frames_prove_nothing(tmp_path, Envelope(Kind.APPEND, QUEUES[0], body=body))
 
 
 @pytest.mark.parametrize(
@@ -231,8 +233,8 @@ def test_the_search_for_proof_is_bounded(tmp_path: Path, filler: bytes) -> None:
 
 
 async def test_cut_off_bytes_are_kept_and_the_line_says_where(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1):
+        pass
     path = tmp_path / "log" / f"{0:020d}.log"
     end = path.stat().st_size
     for number in range(6):
@@ -274,8 +276,7 @@ async def test_a_refusal_says_what_can_be_done_and_it_can(tmp_path: Path) -> Non
 async def test_a_log_of_an_earlier_kproxy_is_read_as_before(tmp_path: Path) -> None:
     """It has no mark, and its frames say of nothing that it was on disk."""
 
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         frames = [envelope for _, envelope, _, _ in shard.segments.replay(0, 0)]
         one = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"old"))
         for number in range(3):

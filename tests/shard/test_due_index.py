@@ -9,7 +9,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
-from tests.together import together
+from tests.running.together import together
 
 SLICE = 3
 DAY = 100

@@ -104,8 +104,7 @@ async def test_offsets_of_a_deleted_queue_are_forgotten_through_the_log(tmp_path
 
 
 async def test_the_note_stays_until_all_are_forgotten(tmp_path: Path) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         await commit(shard, "g", 0)
         await shard.append([command(Kind.DELETE, QUEUES[0])]).wait()
         keeper = Housekeeper(shard, config())
@@ -128,8 +127,7 @@ async def test_the_note_stays_until_all_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("serving", [True, False])
 async def test_only_who_serves_a_shard_sweeps_its_offsets(tmp_path: Path, serving: bool) -> None:
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         await commit(shard, "g", 0)
         shard.serving = serving
         await sweep_commits(shard, QUEUES[0])
@@ -154,8 +152,7 @@ async def test_one_round_sweeps_all_that_was_deleted(tmp_path: Path) -> None:
 async def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Path) -> None:
     """FAULT: each sweep began at offset 0 and stepped over all that was ever deleted."""
 
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         for _ in range(30):
             await shard.append([Envelope(Kind.APPEND, QUEUES[0], body=batch(b"v"))]).wait()
         keeper, kv = Housekeeper(shard, config()), shard.kv
@@ -178,8 +175,7 @@ async def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Pa
 async def test_an_idle_round_looks_for_no_notes(tmp_path: Path) -> None:
     """FAULT: each began with the first there ever was, and stepped over all that were deleted."""
 
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         await put(shard, QUEUES[0], b"v")
         keeper, kv = Housekeeper(shard, config()), shard.kv
         begun, scan = [], kv.scan
@@ -208,8 +204,7 @@ async def test_an_idle_round_looks_for_no_notes(tmp_path: Path) -> None:
 async def test_a_trim_that_comes_while_an_earlier_one_is_swept_is_swept_too(tmp_path: Path) -> None:
     """FAULT: its batches counted as alive for ever, and their segments stayed."""
 
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         appended = [Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))] * 1500
         await shard.append(appended).wait()
         await shard.append([command(Kind.TRIM, QUEUES[0], number=700)]).wait()

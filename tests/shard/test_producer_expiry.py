@@ -24,6 +24,7 @@ from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.snapshot import Anchors
 from kproxy.virtual.types import QueueId
 from tests.fakes import MemoryShard
+from tests.present import present
 from tests.shard.test_shard import config, running
 from tests.wire import batch
 
@@ -54,9 +55,7 @@ def append(shard: Any, pid: int, sequence: int = 0, *, at: int = 0, attributes: 
 
 
 def partition(shard: Any) -> Partition:
-    row = shard.state.partition(KEY)
-    assert row is not None
-    return row  # type: ignore[no-any-return]
+    return present(shard.state.partition(KEY))
 
 
 def known(shard: Any) -> set[int]:
@@ -219,9 +218,7 @@ def test_a_rebuilt_partition_is_looked_at() -> None:
     for pid in range(PRODUCERS_INLINE + 2):
         append(shard, pid, at=1000)
     key = rows.partition_key(*KEY)
-    data = shard.kv.get(key)
-    assert data is not None
-    published = Anchors(shard.kv).encode(key, data)
+    published = Anchors(shard.kv).encode(key, present(shard.kv.get(key)))
     assert (rows.producers_due_key(0, KEY), b"") in list(snapshot.decode(key, published))
 
 

@@ -15,6 +15,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows import queues as rows
 from tests.commands import command
+from tests.present import present
 from tests.shard.test_shard import QUEUES, config, create, running
 from tests.wire import batch
 
@@ -50,8 +51,7 @@ def filed(shard: Shard) -> list[int]:
 
 
 def held(shard: Shard) -> int:
-    row = shard.state.partition((QUEUES[0], 0))
-    assert row is not None
+    row = present(shard.state.partition((QUEUES[0], 0)))
     return row.next_offset - row.log_start
 
 
@@ -210,8 +210,7 @@ async def test_records_that_a_route_held_back_are_looked_at_at_the_next_check(
 ) -> None:
     """They were deleted when the first record behind them expired: up to a day late."""
     clock = Clock()
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         await shard.append([keep_for(KEEP_MS)]).wait()
         for _ in range(2):
             await shard.append([record(clock)]).wait()
@@ -240,8 +239,7 @@ async def test_a_filter_that_begins_before_the_trim_has_what_it_would_take(tmp_p
             await shard.append([keep_for(KEEP_MS)]).wait()
             await shard.append([record(clock)]).wait()
             clock.now += 2 * KEEP_MS
-            source = shard.state.queue_by_id(QUEUES[0])
-            assert source is not None
+            source = present(shard.state.queue_by_id(QUEUES[0]))
             configs = {"kproxy.route.from": source.name, "kproxy.route.from.start": "true"}
             values = {"name": "f", "partitions": 1, "configs": configs}
             between.before = [command(Kind.CREATE, QUEUES[1], values=values)]

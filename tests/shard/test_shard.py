@@ -22,6 +22,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.groups import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
+from tests.present import present
 from tests.wire import batch
 
 QUEUES = [QueueId(bytes([i]) * 16) for i in range(1, 6)]
@@ -32,10 +33,13 @@ def config(**settings: Any) -> Config:
 
 
 @asynccontextmanager
-async def running(directory: Path, **settings: Any) -> AsyncIterator[Shard]:
+async def running(directory: Path, *, queues: int = 0, **settings: Any) -> AsyncIterator[Shard]:
+    """Yield a shard with so many queues, made anew."""
     shard = open_local(directory, config(**settings))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shard.log.run)
+        for queue in QUEUES[:queues]:
+            await create(shard, queue)
         yield shard
         shard.log.close()
     shard.close()
@@ -56,8 +60,7 @@ async def put(shard: Shard, queue: QueueId, *values: bytes) -> int:
 
 def read(shard: Shard, queue: QueueId) -> dict[int, bytes]:
     """Return every batch by its base offset, as it lies on disk."""
-    row = shard.state.partition((queue, 0))
-    assert row is not None
+    row = present(shard.state.partition((queue, 0)))
     found = {}
     for last, entry in shard.state.batches((queue, 0), row.log_start, row.next_offset):
         data = bytearray(entry.length)
@@ -67,8 +70,7 @@ def read(shard: Shard, queue: QueueId) -> dict[int, bytes]:
 
 
 async def test_many_appends_share_a_commit_and_keep_their_order(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         syncs = 0
         real = os.fdatasync
 
@@ -89,8 +91,7 @@ async def test_many_appends_share_a_commit_and_keep_their_order(tmp_path: Path) 
 
 
 async def test_a_long_line_is_committed_in_parts_between_which_others_run(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         body = batch(b"v")
         tickets = [
             shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)] * 1000) for _ in range(10)
@@ -130,8 +131,8 @@ async def test_everything_is_there_after_reopening_without_a_close(
 
 
 async def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1):
+        pass
     for path in (tmp_path / "log").iterdir():
         path.unlink()
     with pytest.raises(DamagedLog, match="missing"):
@@ -139,8 +140,7 @@ async def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
 
 
 async def test_lost_rows_are_folded_again_from_a_whole_log(tmp_path: Path) -> None:
-    async with running(tmp_path, segment_bytes=2000) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, segment_bytes=2000, queues=1) as shard:
         for i in range(50):
             await put(shard, QUEUES[0], b"%d" % i)
         before = read(shard, QUEUES[0])
@@ -151,8 +151,7 @@ async def test_lost_rows_are_folded_again_from_a_whole_log(tmp_path: Path) -> No
 
 
 async def test_lost_rows_are_refused_where_the_log_was_trimmed(tmp_path: Path) -> None:
-    async with running(tmp_path, segment_bytes=1_000_000) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, segment_bytes=1_000_000, queues=1) as shard:
         for _ in range(20):
             await put(shard, QUEUES[0], b"x" * 200_000)
         await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
@@ -163,16 +162,15 @@ async def test_lost_rows_are_refused_where_the_log_was_trimmed(tmp_path: Path) -
 
 
 async def test_damaged_rows_are_refused_with_a_line(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1):
+        pass
     (tmp_path / "rows" / "CURRENT").write_text("nonsense")
     with pytest.raises(RowsFailed, match="do not open"):
         open_local(tmp_path, config())
 
 
 async def test_a_log_that_ends_before_its_rows_is_refused(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         path = shard.segments.path(0)
     os.truncate(path, 10)
     with pytest.raises(DamagedLog, match="ends before"):
@@ -180,8 +178,7 @@ async def test_a_log_that_ends_before_its_rows_is_refused(tmp_path: Path) -> Non
 
 
 async def test_a_failed_commit_is_answered_and_forgotten(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         with pytest.MonkeyPatch.context() as patch:
 
             def fail(fd: int) -> None:
@@ -196,8 +193,7 @@ async def test_a_failed_commit_is_answered_and_forgotten(tmp_path: Path) -> None
 
 
 async def test_a_segment_that_cannot_be_begun_leaves_the_active_one_going(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
 
         def fail(segment: int) -> None:
             raise OSError(28, "No space left on device")
@@ -220,8 +216,7 @@ async def keep(shard: Shard, until: Callable[[], bool], **settings: Any) -> None
 
 
 async def test_a_deleted_queue_gives_the_disk_back_and_leaves_no_row(tmp_path: Path) -> None:
-    async with running(tmp_path, segment_bytes=2_000_000) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, segment_bytes=2_000_000, queues=1) as shard:
         for pid in range(9):
             body = batch(b"v", producer_id=pid, epoch=0, sequence=0)
             await shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]).wait()
@@ -241,8 +236,7 @@ async def test_a_deleted_queue_gives_the_disk_back_and_leaves_no_row(tmp_path: P
 
 
 async def test_a_trim_gives_the_disk_back_and_keeps_the_rest(tmp_path: Path) -> None:
-    async with running(tmp_path, segment_bytes=1_000_000) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, segment_bytes=1_000_000, queues=1) as shard:
         for _ in range(20):
             await put(shard, QUEUES[0], b"x" * 200_000)
         before = read(shard, QUEUES[0])
@@ -252,9 +246,7 @@ async def test_a_trim_gives_the_disk_back_and_keeps_the_rest(tmp_path: Path) -> 
 
 
 async def test_a_small_long_lived_queue_does_not_pin_its_siblings(tmp_path: Path) -> None:
-    async with running(tmp_path, segment_bytes=2_000_000) as shard:
-        await create(shard, QUEUES[0])
-        await create(shard, QUEUES[1])
+    async with running(tmp_path, segment_bytes=2_000_000, queues=2) as shard:
         for i in range(30):
             await put(shard, QUEUES[0], b"x" * 300_000)
             await put(shard, QUEUES[1], b"small-%d" % i, b"pair")
@@ -272,8 +264,7 @@ async def test_a_small_long_lived_queue_does_not_pin_its_siblings(tmp_path: Path
 async def test_rows_of_recovery_are_not_on_disk_yet(tmp_path: Path) -> None:
     """Found by simulation seed 87: the log before it was deleted, and the next crash was fatal."""
 
-    async with running(tmp_path, segment_bytes=2_000_000) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, segment_bytes=2_000_000, queues=1) as shard:
         for _ in range(20):
             await put(shard, QUEUES[0], b"x" * 300_000)
         await shard.append([command(Kind.TRIM, QUEUES[0], number=20)]).wait()
@@ -284,15 +275,12 @@ async def test_rows_of_recovery_are_not_on_disk_yet(tmp_path: Path) -> None:
         await Housekeeper(shard, config()).round()
         shutil.copytree(tmp_path / "first", tmp_path / "second")
     again = open_local(tmp_path / "second", config())
-    row = again.state.partition((QUEUES[0], 0))
-    assert row is not None
-    assert row.next_offset == 20
+    assert present(again.state.partition((QUEUES[0], 0))).next_offset == 20
     again.close()
 
 
 async def test_a_log_of_small_live_batches_is_left_alone(tmp_path: Path) -> None:
-    async with running(tmp_path) as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, queues=1) as shard:
         small = Envelope(Kind.APPEND, QUEUES[0], 0, body=batch(b"v"))
         for _ in range(30):
             await shard.append([small] * 1000).wait()

@@ -27,6 +27,7 @@ from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.types import PartitionKey
 from tests.commands import command
+from tests.present import present
 from tests.shard.test_copier import turns_of
 from tests.shard.test_damage import recovered
 from tests.shard.test_shard import QUEUES, config, create, running
@@ -85,9 +86,7 @@ class Transactions:
 
 
 def partition(shard: Shard, key: PartitionKey) -> Partition:
-    row = shard.state.partition(key)
-    assert row is not None
-    return row
+    return present(shard.state.partition(key))
 
 
 def stored(shard: Shard, key: PartitionKey) -> dict[int, bytes]:
@@ -182,8 +181,7 @@ async def test_markers_of_many_partitions_hold_nobody_up(tmp_path: Path) -> None
 
 async def test_a_marker_that_is_damaged_is_told(tmp_path: Path) -> None:
     key = (QUEUES[0], 0)
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         transactions = Transactions(shard)
         await transactions.whole([key])
         await shard.log.roll()
@@ -262,8 +260,7 @@ async def test_a_trimmed_partition_loses_what_was_aborted_before(
 
 async def test_very_many_are_swept_in_slices(tmp_path: Path) -> None:
     key = (QUEUES[0], 0)
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         transactions = Transactions(shard)
         await transactions.whole([key], commit=False)
         aborted = ABORTED.encode(transaction_rows.Aborted(7, 0, 1))
@@ -290,8 +287,7 @@ async def test_a_partition_that_was_trimmed_to_its_end_is_marked_all_the_same(
     tmp_path: Path, commit: bool
 ) -> None:
     key = (QUEUES[0], 0)
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         transactions = Transactions(shard)
         await transactions.begin([key])
         await transactions.put([key, key])
@@ -334,8 +330,7 @@ async def test_a_partition_that_was_trimmed_to_its_end_is_marked_all_the_same(
 
 async def test_a_log_start_may_pass_what_is_open(tmp_path: Path) -> None:
     key = (QUEUES[0], 0)
-    async with running(tmp_path, sync="never") as shard:
-        await create(shard, QUEUES[0])
+    async with running(tmp_path, sync="never", queues=1) as shard:
         first, second = Transactions(shard), Transactions(shard, 2000)
         for transactions in (first, second):
             await transactions.begin([key])

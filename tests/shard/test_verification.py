@@ -19,7 +19,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
-from tests.virtual.delay_cases import later, waiting
+from tests.virtual.commands.delay_cases import later, waiting
 from tests.wire import batch
 
 Q = QueueId(b"q" * 16)

@@ -48,9 +48,9 @@ from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
 from tests.harness import until
 from tests.held import HELD_S, held_by, slowness
-from tests.simulation import dead_letters as simulated
 from tests.simulation import virtual_time
-from tests.simulation.dead_letters import Letter, Queues, id_of, letters_in
+from tests.simulation.routes import dead_letters as simulated
+from tests.simulation.routes.dead_letters import Letter, Queues, id_of, letters_in
 from tests.simulation.virtual_time import Inline
 from tests.wire import batch, keyed
 

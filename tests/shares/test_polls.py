@@ -21,10 +21,12 @@ from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.worker import NextRequestSignal
+from tests.bodies import change
 from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
 from tests.harness import until
+from tests.present import present
 from tests.wire import batches
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -98,6 +100,14 @@ class Member:
         )
 
 
+async def a_holder(records: int) -> tuple[Client, Member]:
+    """Return a client of a queue, and a member that holds its records."""
+    client = await a_queue(records)
+    one = Member(client, "one")
+    await one.given()
+    return client, one
+
+
 def uuid_of(queue: Any) -> Any:
     from uuid import UUID
 
@@ -105,9 +115,7 @@ def uuid_of(queue: Any) -> Any:
 
 
 def initialise(client: Client, name: str = "q", start: int = EARLIEST, epoch: int = 1) -> Any:
-    queue = client.worker.catalogue.find(name)
-    assert queue is not None
-    key: PartitionKey = (queue.queue_id, 0)
+    key: PartitionKey = (present(client.worker.catalogue.find(name)).queue_id, 0)
     action = ShareAction.INITIALISE if epoch == 1 else ShareAction.RESET
     change = ShareChange(key, action, epoch, start)
     client.worker.any_shard().append([SetShares(GROUP, [change], 1).envelope()])
@@ -125,9 +133,7 @@ async def a_queue(records: int = 0, **settings: Any) -> Client:
 
 def row(client: Client) -> share_rows.SharePartition:
     key = (client.worker.catalogue.find("q").queue_id, 0)  # type: ignore[union-attr]
-    found = SHARE_PARTITIONS.get(client.worker.any_shard().state.get, key, GROUP)
-    assert found is not None
-    return found
+    return present(SHARE_PARTITIONS.get(client.worker.any_shard().state.get, key, GROUP))
 
 
 def share_of(client: Client) -> Any:
@@ -151,9 +157,7 @@ async def test_acknowledged_records_are_not_given_again_and_the_rest_are() -> No
 
 
 async def test_the_rows_alone_say_what_is_done_and_how_often_the_rest_was_given() -> None:
-    client = await a_queue(5)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(5)
     await one.says((1, 1, (ACCEPT,)), (2, 2, (RELEASE,)))
     shares = client.worker.shares
     shares._shares.clear()  # as after a takeover: locks are gone
@@ -161,9 +165,7 @@ async def test_the_rows_alone_say_what_is_done_and_how_often_the_rest_was_given(
 
 
 async def test_a_redelivery_is_counted_in_the_log_before_it_is_given() -> None:
-    client = await a_queue(1)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(1)
     await one.says((0, 0, (RELEASE,)))
     assert await one.given() == [(0, 0, 2)]
     state, key = client.worker.any_shard().state, initialise(client)
@@ -171,9 +173,7 @@ async def test_a_redelivery_is_counted_in_the_log_before_it_is_given() -> None:
 
 
 async def test_one_bad_acknowledgement_leaves_all_of_the_partition_as_it_was() -> None:
-    client = await a_queue(4)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(4)
     log = len(client.worker.any_shard().log)
     for bad in ((3, 2, (ACCEPT,)), (2, 9, (ACCEPT,)), (2, 3, (9,)), (2, 3, (1, 1, 1))):
         assert await one.says((0, 1, (ACCEPT,)), bad) == Code.INVALID_REQUEST
@@ -254,12 +254,8 @@ async def test_a_session_gives_back_what_its_member_holds_unless_it_was_opened_a
 
 
 async def set_group(client: Client, name: str, value: str) -> None:
-    answer = await client.call(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
-        {"resources": [{"resource_type": 32, "resource_name": GROUP, "configs": [
-            {"name": name, "config_operation": 0, "value": value}
-        ]}], "validate_only": False},
-    )  # fmt: skip
+    asked = change(32, GROUP, (name, 0, value))
+    answer = await client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked)
     assert answer.responses[0].error_code == 0
 
 
@@ -293,9 +289,7 @@ async def test_a_full_window_takes_acknowledgements_and_gives_nothing_new() -> N
 
 
 async def test_a_reset_while_somebody_waits_gives_it_what_is_there_now() -> None:
-    client = await a_queue(3)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(3)
     assert await one.says((0, 2, (ACCEPT,))) == 0
     found: list[Any] = []
     async with anyio.create_task_group() as tasks:
@@ -351,9 +345,7 @@ async def test_uninitialised_or_deleted_partition_has_an_error_of_its_own() -> N
 
 
 async def test_batches_that_hold_what_is_given_are_sent_and_no_others() -> None:
-    client = await a_queue(6)
-    one = Member(client, "one")
-    await one.given()
+    _, one = await a_holder(6)
     await one.says((1, 1, (RELEASE,)), (4, 4, (RELEASE,)))
     answer = await one.fetch()
     part = answer.responses[0].partitions[0]
@@ -393,9 +385,7 @@ async def test_an_error_of_one_partition_starves_no_other() -> None:
 
 
 async def test_a_redelivery_that_the_log_refuses_is_given_later() -> None:
-    client = await a_queue(1)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(1)
     assert await one.says((0, 0, (RELEASE,))) == 0
     shard: Any = client.worker.any_shard()
     append = shard.append
@@ -444,9 +434,7 @@ async def test_a_session_goes_on_while_its_earlier_poll_waits() -> None:
 
 
 async def test_end_of_the_old_session_does_not_take_records_of_the_new() -> None:
-    client = await a_queue(1)
-    one = Member(client, "one")
-    await one.given()
+    client, _ = await a_holder(1)
     sessions = client.worker.share_sessions
     sessions.disconnected(next(iter(sessions._by_connection)))  # and nobody has let go of it yet
     await client.produce("q", b"new")
@@ -521,9 +509,7 @@ async def test_one_connection_has_not_the_sessions_of_all_others() -> None:
 
 
 async def test_a_poll_that_breaks_off_has_logged_what_it_archived() -> None:
-    client = await a_queue(3)
-    one = Member(client, "one")
-    await one.given()
+    client, one = await a_holder(3)
     for _ in range(2):
         assert await one.says((0, 2, (RELEASE,))) == 0
         await one.given()

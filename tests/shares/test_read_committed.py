@@ -11,6 +11,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
+from tests.present import present
 from tests.shares.test_polls import ACCEPT, Member, a_queue, initialise, row, set_group
 
 STRETCH = 40
@@ -77,9 +78,7 @@ async def test_a_transaction_that_is_longer_than_a_look_is_archived_to_its_end()
 
 
 def row_end(client: Client) -> int:
-    found = client.worker.any_shard().state.partition(initialise(client))
-    assert found is not None
-    return found.next_offset
+    return present(client.worker.any_shard().state.partition(initialise(client))).next_offset
 
 
 # -- whose a batch is

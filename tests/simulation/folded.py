@@ -1,4 +1,4 @@
-"""What a shard's log comes to: the fold of all of it from its first record on, by itself."""
+"""The state that a shard's log comes to: a fold of its own, from the first record on."""
 
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -30,7 +30,7 @@ class Folded:
         return self._kv.rows
 
     def take(self, envelope: Envelope) -> Outcome:
-        """The log's next envelope."""
+        """Apply the log's next envelope."""
         place = LogLocation(0, self.next_offset, len(envelope.body))
         outcome = self._fold.apply(self.next_offset, envelope, place)
         self.next_offset += 1
@@ -50,7 +50,7 @@ def of_kinds(found: dict[bytes, bytes], kinds: bytes) -> dict[bytes, bytes]:
 
 
 def differing(found: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> dict[bytes, object]:
-    """By key: (what was found, what it should be)."""
+    """Return the rows that differ, by key: (found, wanted)."""
     if found == wanted:
         return {}
     keys = sorted(found.keys() | wanted.keys())
@@ -59,7 +59,7 @@ def differing(found: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> dict[byt
 
 
 def of_the_living(found: dict[bytes, bytes], partitions: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Of partitions that are there, and of what was not trimmed; the rest is swept some time."""
+    """Return the rows of live partitions and untrimmed batches; the others are swept some time."""
     starts = {k[1:]: decode_partition(data).log_start for k, data in partitions.items()
               if k[:1] == b"p"}  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""Seeds of the simulations: some in each run, the rest by `-m long`, many in one parameter.
+"""The seeds of the simulations: some in each run, the rest by `-m long`, many in one parameter.
 
 A run has 10 s of CPU for each simulation. A failing seed is named in a note of the exception.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 
 def seeds(count: int, *, long: int = 0, each: int = 10) -> Any:
-    """Parametrize `seeds` by ranges of `each`: below `count` always, below `long` by `-m long`."""
+    """Give a test ranges of `each` seeds: below `count` always, below `long` by `-m long`."""
     ranges = [
         pytest.param(
             range(first, min(first + each, end)), id=f"from {first}", marks=marks
@@ -30,6 +31,28 @@ def named(seed: int) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise
+
+
+def sums(run: Callable[[int], Mapping[str, int]], seeds: Iterable[int]) -> Counter[str]:
+    """Run seeds, and return the sums of their counts."""
+    total: Counter[str] = Counter()
+    for seed in seeds:
+        with named(seed):
+            total.update(run(seed))
+    return total
+
+
+def see(run: Callable[[int], object], seeds: Iterable[int], *also: type[Exception]) -> None:
+    """Run seeds until a planted mistake shows, by an assertion that fails or by `also`."""
+    found: list[BaseException] = []
+    for seed in seeds:
+        try:
+            run(seed)
+        except* (AssertionError, *also) as group:
+            found.append(group)
+        if found:
+            return
+    pytest.fail("nothing is seen")
 
 
 SEEN_AT = {

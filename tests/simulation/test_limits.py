@@ -10,19 +10,15 @@ from kproxy.delays import looker
 from kproxy.routes import cutting, passage, reading
 from kproxy.shares import dead_letter_batches, dead_letter_sender
 from tests.limits import FIXED, REGISTERED, TINY, limits, make_tiny
-from tests.simulation import (
-    delays,
-    shares_members,
-    test_dead_letters,
-    test_rebuild,
-    test_rebuild_delays,
-    test_rebuild_shares,
-    test_rebuild_transactions,
-    test_routes,
-    transactions_clients,
-    virtual_time,
-)  # fmt: skip
+from tests.simulation import test_rebuild, virtual_time
+from tests.simulation.delays import test_rebuild_delays
+from tests.simulation.delays import world as delays
+from tests.simulation.routes import test_dead_letters, test_routes
 from tests.simulation.seeds import named, seeds
+from tests.simulation.shares import members as shares_members
+from tests.simulation.shares import test_rebuild_shares
+from tests.simulation.transactions import clients as transactions_clients
+from tests.simulation.transactions import test_rebuild_transactions
 
 Run = Callable[[int], object]
 

@@ -1,4 +1,4 @@
-"""What simulations share finds what it is there for."""
+"""The means that simulations share find what they are there for."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Seeded: several workers append to one shard's log at once, over a network that does anything.
 
 Appends are delayed, reordered between workers, lost and doubled; reports are delayed and lost;
-readers lag; workers die and come back with nothing. Whatever happens, every worker's rows must be
+readers lag; workers die and come back with nothing. In all cases every worker's rows must be
 the fold of the log, byte for byte, and every outcome that was answered that of its place in it.
 """
 
@@ -85,7 +85,7 @@ class Simulation:
         self.flying.append((worker, envelope))
 
     def land(self, _: Worker) -> None:
-        """The earliest of some worker's appends reaches the log, or is lost on the way."""
+        """Land the earliest of some worker's appends in the log, or lose it on the way."""
         if not self.flying:
             return
         owner = self.rng.choice(self.flying)[0]
@@ -117,7 +117,7 @@ class Simulation:
             worker.sequencer.unreported(self.rng.randrange(worker.counter))
 
     def die(self, worker: Worker) -> None:
-        """Its appends may still land; it comes back as another writer, and knows nothing."""
+        """Restart a worker as another writer, which knows nothing; its appends may still land."""
         self.workers[self.workers.index(worker)] = self.born()
 
     def envelope(self) -> Envelope:

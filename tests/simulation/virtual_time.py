@@ -14,11 +14,11 @@ import pytest
 from anyio._backends._asyncio import CancelScope
 
 _LOOK_S = 0.002
-_STEPS = 1_000_000  # of the clock, in a second
+_STEPS = 1_000_000  # the clock's, in a second
 
 
 class _NoWait(selectors.SelectSelector):
-    """Instead of waiting, the clock is put forward."""
+    """A selector that puts the clock forward instead of waiting."""
 
     loop: "VirtualLoop"
 
@@ -33,7 +33,7 @@ class _NoWait(selectors.SelectSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """With a number for its hash, so that sets of tasks are gone through in the same order."""
+    """A task with a number for its hash, so that sets of tasks are iterated in the same order."""
 
     def __init__(self, *args: Any, number: int, **more: Any) -> None:
         self._number = number
@@ -101,7 +101,7 @@ def monotonic() -> float:
 
 
 def working_clock(seed: int) -> Callable[[], float]:
-    """For who works until it is due to rest: from look to look a little of its time has gone by."""
+    """Return a clock for work that rests when it is due to; each look takes a little time."""
     rng, worked_s = random.Random(seed), 0.0
 
     def now() -> float:

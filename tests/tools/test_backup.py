@@ -22,6 +22,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.store.backups import NAME, UNFINISHED
 from tests.forked import run_kproxy
 from tests.harness import eventually, free_port, served
+from tests.present import present
 from tests.wire import Wire, batch
 
 BUSY = (
@@ -62,8 +63,7 @@ def everything(common: dict[str, Any], queue: str) -> list[bytes]:
     consumer.assign([TopicPartition(queue, 0, 0)])
     found = []
     while True:
-        message = consumer.poll(20)
-        assert message is not None
+        message = present(consumer.poll(20))
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF
             consumer.close()

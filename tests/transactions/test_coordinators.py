@@ -30,6 +30,7 @@ from kproxy.virtual.rows.transactions import (
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
 from tests.harness import until
+from tests.present import present
 from tests.wire import batch
 
 NAME = "moves"
@@ -108,8 +109,7 @@ class Cluster:
 
     def stable(self, index: int, key: PartitionKey) -> tuple[int, int]:
         """Return (last stable offset, next offset)."""
-        row = self.shards[index].state.partition(key)
-        assert row is not None
+        row = present(self.shards[index].state.partition(key))
         return row.last_stable, row.next_offset
 
     def left(self, kind: RowKind) -> int:
@@ -221,8 +221,7 @@ async def test_ids_and_producers_that_nobody_uses_are_forgotten() -> None:
 async def test_rows_that_an_index_speaks_of_no_more_do_no_harm() -> None:
     cluster = Cluster(transaction_abort_timed_out_transaction_cleanup_interval_ms=50)
     cluster.open({1: [cluster.queue(1, "q")]})
-    row = cluster.row
-    assert row is not None
+    row = present(cluster.row)
     for stale in (row._replace(start_ms=1), row._replace(state=TransactionState.PREPARE_ABORT)):
         for name in (NAME, "nobody"):
             key = transaction_rows.transaction_due_key(stale._replace(update_ms=2), name)

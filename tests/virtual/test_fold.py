@@ -19,6 +19,7 @@ from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, MemoryShard
+from tests.present import present
 from tests.virtual.model import Model
 from tests.wire import batch
 
@@ -131,8 +132,7 @@ def test_outcomes_are_the_models(log: list[Envelope]) -> None:
     for queue, partitions in model.partitions.items():
         for index, part in enumerate(partitions):
             key = (QueueId(queue), index)
-            row = state.partition(key)
-            assert row is not None
+            row = present(state.partition(key))
             assert (row.log_start, row.next_offset) == (part.start, part.end)
             offsets = [
                 offset
@@ -218,8 +218,7 @@ def test_a_producer_not_remembered_may_start_anywhere() -> None:
 
 
 def known(shard: MemoryShard) -> list[int]:
-    row = shard.state.partition((IDS[0], 0))
-    assert row is not None
+    row = present(shard.state.partition((IDS[0], 0)))
     found = [pid for pid, _ in producers.remembered(shard.state, (IDS[0], 0), row)]
     assert row.spilled == len(found) - len(row.producers)
     return sorted(found)
@@ -281,8 +280,7 @@ def test_rows_of_an_earlier_kproxy_have_all_producers_in_the_partitions_row() ->
     assert send(shard, 1, pid=11).number == 9
     assert send(shard, 1, pid=12).number == 10
     assert send(shard, 3, pid=13).code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    row = shard.state.partition(key)
-    assert row is not None
+    row = present(shard.state.partition(key))
     assert ([*map(producer_rows.producer_id_of, row.producers)], row.spilled) == ([12], 19)
     again = rows.decode_partition(row.encode())
     assert (again.producers, again.spilled) == (row.producers, row.spilled)
@@ -294,13 +292,11 @@ def test_a_copy_moves_a_live_batch_and_nothing_else() -> None:
     for seq in range(3):
         send(shard, seq)
     key = (IDS[0], 0)
-    before = shard.state.batch_at(key, 1)
-    assert before is not None
+    before = present(shard.state.batch_at(key, 1))
     head = COPIED.pack(before.log_offset, before.size_through, before.max_time_through_ms)
     body = head + batch(b"v", producer_id=7, epoch=0, sequence=1)
     shard.apply(Envelope(Kind.COPY, *key, number=1, body=body))
-    after = shard.state.batch_at(key, 1)
-    assert after is not None
+    after = present(shard.state.batch_at(key, 1))
     assert after.position > before.position
     assert after._replace(copied=0)[3:] == before[3:]
     assert after.copied

@@ -17,7 +17,8 @@ from kproxy.virtual.rows.queues import Partition, decode_partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId, ShardId
 from tests.fakes import DictKv, MemoryShard
-from tests.together import together
+from tests.present import present
+from tests.running.together import together
 from tests.wire import batch
 
 KEY = (QueueId(b"q" * 16), 0)
@@ -67,9 +68,7 @@ def crowded(spilled: int) -> MemoryShard:
     shard.apply(CREATE)
     for producer_id in range(4):
         shard.apply(sent(producer_id))
-    row = shard.state.partition(KEY)
-    assert row is not None
-    row.spilled = spilled
+    present(shard.state.partition(KEY)).spilled = spilled
     return shard
 
 
@@ -91,9 +90,7 @@ def test_producers_that_are_remembered_by_time_are_counted_in_32_bits() -> None:
 
 
 def encoded(shard: MemoryShard) -> bytes:
-    data = shard.kv.get(rows.partition_key(*KEY))
-    assert data is not None
-    return data
+    return present(shard.kv.get(rows.partition_key(*KEY)))
 
 
 class Reads(DictKv):
@@ -136,6 +133,4 @@ def test_lone_producer_stays_in_the_row_of_the_partition() -> None:
     for pid in range(20):
         for sequence in range(3):
             assert not shard.apply(sent(pid, sequence, time_ms=5)).code
-            row = shard.state.partition(KEY)
-            assert row is not None
-            assert producer_id_of(row.producers[-1]) == pid
+            assert producer_id_of(present(shard.state.partition(KEY)).producers[-1]) == pid
