@@ -29,6 +29,7 @@ from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
 from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
+from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
@@ -75,7 +76,7 @@ class Passage:
         self.source = source
         self.definer = definer
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._shared = shared
         self._kept = Kept()
         shared.kept.add(self._kept)
@@ -92,11 +93,6 @@ class Passage:
         self.waits: str | None = None
         """The reason why it cannot go on, for people."""
 
-    @property
-    def serves(self) -> bool:
-        """Whether the shard is still served as it was."""
-        return self._shard.serving and self._shard.claim_offset == self._claim_offset
-
     def poke(self) -> None:
         """Wake it: the source has changed, or others wait and it is to look whether it has."""
         self._news.set()
@@ -108,7 +104,7 @@ class Passage:
         Return whether it is to be run again.
         """
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
-        while self.serves:
+        while self._claim.serves:
             self._news = anyio.Event()
             began_s = anyio.current_time()
             step, records = await self._step()
@@ -270,7 +266,7 @@ class Passage:
             self._shared.warn("route_not_read", self.definer, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False
-        return self.serves
+        return self._claim.serves
 
     # -- commands
 
@@ -289,7 +285,7 @@ class Passage:
         """Have all shards take their parts; whether all have, within some seconds."""
         left = await self._ships(cutter, through, parts)
         wait_s, began_s = _AGAIN_S, anyio.current_time()
-        while self.serves and anyio.current_time() < began_s + _SHIP_S:
+        while self._claim.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left, cutter.gathered)
             if cutter.start < self._taken_through < through:
                 cutter = self._cutter(cutter.epoch, self._taken_through, through, limited=False)
@@ -373,7 +369,7 @@ class Passage:
         """
         route, _ = self._found()
         if route is not None and route.landed < route.cut:
-            known = self.serves and self._landed >= route.cut
+            known = self._claim.serves and self._landed >= route.cut
             if not known or await self._cut(route.cut, 1):
                 return False
         return await self._trim()

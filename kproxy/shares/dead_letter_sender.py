@@ -17,6 +17,7 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.levels import LETTERS_FROM
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import outcome_of
+from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_batches import (
     BATCH_BYTES,
@@ -74,9 +75,8 @@ class Sender:
 
     def __init__(self, shard: Shard, shared: Shared) -> None:
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._shared = shared
-        self.started = False
         # An earlier owner may have sent these, or this one before it was started again.
         self._doubt: Place = (shard.applied_through.next_offset, 0)
         self._start, self._end = RowKind.DEAD_LETTER.range()
@@ -90,14 +90,6 @@ class Sender:
         """The streams of which an AIM_FORWARD may be under way that nobody waits for any more."""
         self._blocked: dict[str, Obstacle] = {}
         self._sent = anyio.Event()
-
-    def of(self, shard: Shard) -> bool:
-        """Return whether this is a shard as it is served now."""
-        return self._shard is shard and self._claim_offset == shard.claim_offset
-
-    @property
-    def _serves(self) -> bool:
-        return self._shard.serving and self.of(self._shard)
 
     def owed(self, group: str) -> int:
         """Return how many records of a group are owed, as far as they are counted."""
@@ -199,7 +191,7 @@ class Sender:
         """Run as long as the shard is served by this claim."""
         looked_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
-            while self._serves:
+            while self._claim.serves:
                 self._sent = anyio.Event()
                 self._heard = False
                 await self._read()
@@ -220,7 +212,7 @@ class Sender:
 
     async def _pause(self) -> None:
         """Wait until there is something to do: a share partition is done, or a row was filed."""
-        while self._serves and not self._hear():
+        while self._claim.serves and not self._hear():
             if not self._streams:
                 await pulse(_LOOK_S)
                 if self._blocked:
@@ -232,7 +224,7 @@ class Sender:
 
     async def _send_all(self, stream: _Stream) -> None:
         """Send what a share partition owes, as far as it is read, or until it has to rest."""
-        while self._serves and stream.runs:
+        while self._claim.serves and stream.runs:
             found = self._target(stream)
             if isinstance(found, Obstacle):
                 self._block(stream, found)
@@ -297,7 +289,7 @@ class Sender:
 
     async def _send(self, stream: _Stream, target: Target) -> bool:
         """Send some; whether it is known that the target has them."""
-        if not (await self._aim(stream, target) and self._serves):
+        if not (await self._aim(stream, target) and self._claim.serves):
             return False
         runs = (run for run in stream.runs)
         if stream.runs[0].place <= stream.in_doubt:  # later ones may go elsewhere
@@ -311,7 +303,7 @@ class Sender:
             self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
             return False
         last = made.last
-        if not self._serves:
+        if not self._claim.serves:
             return False
         if made.batch:
             stream.in_doubt = max(stream.in_doubt, last[:2])

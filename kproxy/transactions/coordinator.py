@@ -55,7 +55,6 @@ class TransactionCoordinator:
 
     def __init__(self, shard: Shard, logs: ShardLogs, now_ms: Callable[[], int]) -> None:
         self.shard = shard
-        self.claim_offset = shard.claim_offset
         self._logs = logs
         self._now_ms = now_ms
         self._driven: dict[str, anyio.Event] = {}

@@ -19,6 +19,7 @@ from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
 from kproxy.shard.appends import append_all
 from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
 from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
 from kproxy.virtual.commands.envelope import Envelope
@@ -50,20 +51,16 @@ class TransactionCoordinators:
         config: Config,
         now_ms: Callable[[], int],
     ) -> None:
-        self._serving = serving
-        self._logs = logs
         self._config = config
         self._now_ms = now_ms
-        self._by_shard: dict[int, TransactionCoordinator] = {}
+        self._coordinators = PerShard(
+            serving, lambda shard: TransactionCoordinator(shard, logs, now_ms)
+        )
         self._tasks: TaskGroup | None = None
 
     def of(self, shard: Shard) -> TransactionCoordinator:
         """Return the coordinator of a shard that is served here now."""
-        known = self._by_shard.get(shard.shard)
-        if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
-            known = TransactionCoordinator(shard, self._logs, self._now_ms)
-            self._by_shard[shard.shard] = known
-        return known
+        return self._coordinators.of(shard)
 
     def drive(self, shard: Shard, transactional_id: str) -> anyio.Event:
         """See a decided end through; the event is set when it is."""
@@ -73,21 +70,13 @@ class TransactionCoordinators:
 
     async def run(self) -> None:
         """Let time pass for the transactions of the shards that are served here."""
-        looking: dict[int, _Looks] = {}
         async with anyio.create_task_group() as self._tasks:
-            while True:
-                shards = self._serving()
-                for index in looking.keys() - {shard.shard for shard in shards}:
-                    del looking[index]
-                    self._by_shard.pop(index, None)
-                for shard in shards:
-                    known = looking.get(shard.shard)
-                    if known is None or not known.of(shard):
-                        known = looking[shard.shard] = _Looks(
-                            shard, self._config, self._now_ms, partial(self.drive, shard)
-                        )
-                        (shard.tasks or self._tasks).start_soon(known.run)
-                await pulse(_FOLLOW_S)
+            await self._coordinators.run(self._start)
+
+    def _start(self, coordinator: TransactionCoordinator, tasks: TaskGroup) -> None:
+        shard = coordinator.shard
+        looks = _Looks(shard, self._config, self._now_ms, partial(self.drive, shard))
+        tasks.start_soon(looks.run)
 
 
 class _Looks:
@@ -101,7 +90,7 @@ class _Looks:
         drive: Callable[[str], anyio.Event],
     ) -> None:
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         abort_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expire_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         forget_ms = config.producer_id_expiration_check_interval_ms
@@ -113,12 +102,9 @@ class _Looks:
         self._next_s = [0.0] * len(self._scanners)  # all at once: an earlier owner may have ended
         self._period_s = min(period_ms for _, period_ms in self._scanners) / 1000
 
-    def of(self, shard: Shard) -> bool:
-        return self._shard is shard and self._claim_offset == shard.claim_offset
-
     async def run(self) -> None:
         """Run as long as the shard is served by this claim."""
-        while self._shard.serving and self.of(self._shard):
+        while self._claim.serves:
             now = anyio.current_time()
             for number, (scanner, period_ms) in enumerate(self._scanners):
                 if now >= self._next_s[number]:

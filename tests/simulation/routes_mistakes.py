@@ -94,11 +94,11 @@ def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
 
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:
         gathered: Gathered = cutter.gathered
-        state = self._shard.state
+        state, claim = self._shard.state, self._shard.claim_offset
         if gathered.spec.template is not None:
             for targets in gathered.by_shard:
                 for name in [n for n in targets if n != gathered.spec.unroutable]:
-                    if hash((name, self._claim_offset)) % 7 == 0 and state.queue(name) is None:
+                    if hash((name, claim)) % 7 == 0 and state.queue(name) is None:
                         moved = targets.pop(name)
                         targets.setdefault(gathered.spec.unroutable, []).extend(moved)
         return await by_name(self, cutter, through, parts)
