@@ -12,7 +12,6 @@ a shard that took a part of the later one would refuse the earlier one's.
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 import anyio
 import structlog
@@ -23,10 +22,12 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
+from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
+from kproxy.routes.stretches import Stretch
 from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
 from kproxy.shard.per_shard import Claim
@@ -46,14 +47,6 @@ _PAUSE_S, _FEW = 0.01, 200
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SHIP_S = 30.0
 _salts = random.Random()
-
-
-class _Stretch(NamedTuple):
-    """The offsets that are passed on next: from `start` to before `end`, of one epoch."""
-
-    start: int
-    end: int
-    epoch: Epoch
 
 
 class Step(Enum):
@@ -155,7 +148,7 @@ class Passage:
         self._landed = route.cut
         if route.ends is not None and route.cut >= route.ends:
             return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
-        stretch = _next(route, row)
+        stretch = stretches.next_of(route, row)
         if stretch is None:
             return Step.NOTHING, 0
         held = self._held_back(route)
@@ -188,7 +181,7 @@ class Passage:
     async def _ship_again(self, route: Route, row: Partition) -> tuple[Step, int]:
         """Ship the last cut again, made from the same records: it may have landed, or not."""
         start, end = max(route.landed, row.log_start), route.cut
-        epoch = _epoch_at(route, route.landed)
+        epoch = stretches.epoch_at(route, route.landed)
         cutter = self._cutter(epoch, start, end, limited=False)
         if start < end and not await self._gather(cutter, start, end, whole=True):
             return Step.WAIT, 0
@@ -212,7 +205,7 @@ class Passage:
         queue = self._shared.catalogue.find(name)
         return queue is not None and settings_of(queue.configs).demands.keyed
 
-    async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
+    async def _pass_on(self, route: Route, stretch: Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
         cutter = self._cutter(epoch, start, end, limited=True)
         room = self._mutations().room
@@ -388,25 +381,6 @@ class Passage:
         spares = self._shared.level.reaches(SPARES_FROM)
         trim = Trim(*self.source, start, self._shared.clock.now_ms(), spares)
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
-
-
-def _next(route: Route, row: Partition) -> _Stretch | None:
-    """Return what is to be passed on behind the last cut; None: nothing is decided there."""
-    epoch = _epoch_at(route, route.cut)
-    ends = [one.start for one in route.epochs if one.start > route.cut]
-    end = min([row.last_stable, *ends])
-    if end <= route.cut:
-        return None
-    return _Stretch(min(end, max(route.cut, row.log_start)), end, epoch)
-
-
-def _epoch_at(route: Route, offset: int) -> Epoch:
-    """Return the epoch of an offset that is not passed on yet."""
-    found = route.epochs[0]
-    for epoch in route.epochs[1:]:
-        if epoch.start <= offset:
-            found = epoch
-    return found
 
 
 def _again(one: Envelope) -> Envelope:

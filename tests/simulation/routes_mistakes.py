@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.routes import passage, reading
+from kproxy.routes import passage, reading, stretches
 from kproxy.routes.cutting import Gathered, Parts, parts_of
 from kproxy.routes.passage import Passage, Step
 from kproxy.shard.appends import outcome_of
@@ -85,7 +85,7 @@ def _shipped_again_by_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
     def last(route: Route, offset: int) -> Epoch:
         return route.epochs[-1]
 
-    patch.setattr(passage, "_epoch_at", last)
+    patch.setattr(stretches, "epoch_at", last)
 
 
 def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def _aborted_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undecided_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
-    found = passage._next
+    found = stretches.next_of
 
     def to_the_end(route: Route, row: Any) -> Any:
         opened, row.first_open = row.first_open, -1
@@ -140,7 +140,7 @@ def _undecided_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
         finally:
             row.first_open = opened
 
-    patch.setattr(passage, "_next", to_the_end)
+    patch.setattr(stretches, "next_of", to_the_end)
 
 
 def _routed_on(patch: pytest.MonkeyPatch) -> None:
