@@ -114,7 +114,7 @@ TINY: dict[str, int] = {
     "routes.reading.KEPT_RECORDS_MAX": 5,
     "shard.appends.TICKET_MAX": 2,
     "shard.compaction_keys._ABORTED_AT_ONCE": 2,
-    "shard.compactor.KEYS_MAX": 3,
+    "shard.compaction_pass.KEYS_MAX": 3,
     "shard.compactor._LOOKS_AT_ONCE": 1,
     "shard.compactor._PASSES": 2,
     "shard.compactor._UNREADABLE_MAX": 1,
@@ -172,7 +172,7 @@ TINY: dict[str, int] = {
 
 FIXED: dict[str, str] = {
     "No simulation runs this code: tests of its own package cross it.": """
-        admin_socket.server._CONNECTIONS_MAX cluster.node._OPENING_MAX
+        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
         fetching.streamed_response._GAP_MAX groups.requests.classic_rebalance._ANSWERS_AT_ONCE

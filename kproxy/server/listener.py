@@ -17,7 +17,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from kproxy.admin_socket.server import Asked, Command, admin_socket
-from kproxy.cluster.node import joined
+from kproxy.cluster.joining import joined
 from kproxy.common.counters import Counters
 from kproxy.common.errors import CannotGoOn, CannotStart, first_of
 from kproxy.common.logs import report_floods

@@ -1,7 +1,6 @@
 """A shard: its log, the state folded from it, and the watchers of both. Opened from its disk."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import structlog
 from anyio.abc import TaskGroup
@@ -10,7 +9,6 @@ from crc32c import crc32c
 from kproxy.config.server import Config
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import DiskSpace
-from kproxy.log.local import LocalLog
 from kproxy.metadata.levels import Level
 from kproxy.shard.watchers import Watchers
 from kproxy.store import synced, tail
@@ -385,48 +383,3 @@ _HELP = " restore the data directory from a backup"
 
 def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
     pass
-
-
-def open_local(
-    directory: Path, config: Config, level: Level | None = None,
-    check: Callable[[], None] = _nothing,
-) -> Shard:  # fmt: skip
-    """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog.
-
-    `check` is called now and then, and may break it off.
-    """
-
-    def log(deliver: Deliver) -> LocalLog:
-        return LocalLog(
-            segments,
-            deliver,
-            sync=config.sync_policy,
-            segment_bytes=config.segment_bytes,
-            commit_bytes_max=config.commit_bytes_max,
-            disk_space=disk_space,
-        )
-
-    directory.mkdir(parents=True, exist_ok=True)
-    segments = Segments(directory / "log", marked=True)
-    disk_space = DiskSpace(directory, config.disk_free_bytes_min)
-    disk_space.look()  # opening writes, too
-    shard = Shard(
-        shard=ShardId(0),
-        shards=1,
-        kv=RocksKv(directory / "rows", config.rows_cache_bytes),
-        segments=segments,
-        disk_space=disk_space,
-        config=config,
-        log=log,
-        shared=False,
-        level=level,
-    )
-    try:
-        recovered = shard.recover(check)
-    except BaseException:
-        shard.kv.close()
-        segments.close()
-        raise
-    if recovered:
-        _log.info("log_recovered", envelopes=recovered)
-    return shard

@@ -21,7 +21,8 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.harness import until
 

@@ -11,10 +11,11 @@ from typing import Any
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import AccessServices
 from kproxy.loop.pace import slices
 from kproxy.security.acls import CLUSTER_NAME, Binding, Effect, Filter, Op, Pattern, Resource
 from kproxy.virtual.rows.access import acl_name
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _log = structlog.get_logger()
 
@@ -28,7 +29,7 @@ NO_AUTHORIZER = {
 }
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: AccessServices, request: Request) -> Mapping[str, Any]:
     """Return a DescribeAclsResponse: rules by resource."""
     if not worker.authorizer.enabled:
         return NO_AUTHORIZER | {"resources": ()}
@@ -50,7 +51,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": None, "resources": resources}
 
 
-async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def create(worker: AccessServices, request: Request) -> Mapping[str, Any]:
     """Return a CreateAclsResponse; a rule is in force at this worker when this is answered."""
     creations = request.body.creations
     if not worker.authorizer.enabled:
@@ -70,8 +71,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     for rule in wanted:
         if rule not in rules:
             new[rule] = acl_name(rule)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     try:
         worker.security.check_room(new.values())
         await _secure(worker, request, new, {})
@@ -84,7 +84,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"results": results}
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: AccessServices, request: Request) -> Mapping[str, Any]:
     """Return a DeleteAclsResponse; a deleted rule is void at this worker when this is answered."""
     filters = request.body.filters
     if not worker.authorizer.enabled:
@@ -123,7 +123,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _secure(
-    worker: Worker, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
+    worker: AccessServices, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
 ) -> None:
     """Put rules, or with None drop them, some at a time. Raise KafkaError."""
     for some in slices(rules, _AT_ONCE):
@@ -165,7 +165,7 @@ def _filter(asked: Any) -> Filter:
     )  # fmt: skip
 
 
-async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Binding]:
+async def _matching(worker: AccessServices, request: Request, wanted: Filter) -> list[Binding]:
     found: list[Binding] = []
     for some in slices(list(worker.security.acls.rules), _AT_ONCE):
         found += filter(wanted.matches, some)

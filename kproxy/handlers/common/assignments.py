@@ -5,11 +5,11 @@ from uuid import UUID
 
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.model.consumer_group import steps_by_queue
+from kproxy.handlers.common.needs import Queues
 from kproxy.loop.steps import EVERY, Steps
-from kproxy.worker.worker import Worker
 
 
-def named(worker: Worker, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
+def named(worker: Queues, parts: PartitionSet) -> Steps[list[dict[str, Any]]]:
     """Return partitions by queue, with id and name; queues that are gone are left out."""
     found: list[dict[str, Any]] = []
     in_queues = yield from steps_by_queue(parts)

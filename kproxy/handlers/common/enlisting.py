@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import anyio
 
 from kproxy.common.errors import Code
+from kproxy.handlers.common.needs import Queues
 from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
@@ -18,7 +19,6 @@ from kproxy.virtual.commands.transactions import ASKS_ONLY, NAMED_MAX, Enlist
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.transactions import Participant, tag_of
-from kproxy.worker.worker import Worker
 
 ENLISTS_FROM = 12
 """The version of Produce from which a partition takes part by being written to."""
@@ -44,7 +44,7 @@ def code_of_produce(code: Code, version: int) -> Code:
 
 
 async def take_part(
-    worker: Worker,
+    worker: Queues,
     transactional_id: str,
     producer_id: int,
     epoch: int,
@@ -74,7 +74,7 @@ async def take_part(
 
 
 async def _asked(
-    worker: Worker,
+    worker: Queues,
     transactional_id: str,
     producer_id: int,
     epoch: int,
@@ -90,7 +90,7 @@ async def _asked(
 
 
 def _tell(
-    worker: Worker,
+    worker: Queues,
     transactional_id: str,
     producer_id: int,
     epoch: int,

@@ -2,10 +2,10 @@
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
-from kproxy.worker.worker import Worker
+from kproxy.handlers.common.needs import GroupServices
 
 
-def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordinator:
+def coordinator_of(worker: GroupServices, group: str, *, named: bool = True) -> Coordinator:
     """Return the coordinator of a group, which this worker must be.
 
     `named` is false where an empty id is one, as for offsets in Kafka.

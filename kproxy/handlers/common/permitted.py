@@ -6,13 +6,14 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
+from kproxy.handlers.common.needs import Queues
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.metadata.setting import GROUP, TOPIC
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.permits import Permits
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 
 def denied(code: Code) -> KafkaError:
@@ -38,8 +39,7 @@ async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
     for name in names:
         if not request.permits.topic(op, name):
             raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
 
 
 async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
@@ -50,8 +50,7 @@ async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
     for name in names:
         if name not in found and not request.permits.topic(op, name):
             found.add(name)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     return found
 
 
@@ -63,8 +62,7 @@ async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget)
     for name in names:
         if name not in found and not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
             found.add(name)
-        if budget.due:
-            await budget.rest()
+        await budget.step()
     return found
 
 
@@ -100,8 +98,7 @@ async def hides_any(request: Request, members: list[dict[str, Any]]) -> bool:
             for part in member.get(label, {}).get("topic_partitions", ()):
                 if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, part["topic_name"]):
                     return True
-                if request.budget.due:
-                    await request.budget.rest()
+                await request.budget.step()
     return False
 
 
@@ -118,7 +115,7 @@ def need_settings(request: Request, op: Op, resource: Any) -> None:
         raise denied(Code.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
+def unreadable(worker: Queues, permits: Permits, topic: str | bytes) -> Code:
     """Return why a client may not read a topic: asked at each look at one of its partitions."""
     if isinstance(topic, bytes):
         queue = worker.catalogue.find_id(QueueId(topic))
@@ -140,12 +137,12 @@ def _not_replica(topic: str | bytes) -> Code:
     return Code.NOT_LEADER_OR_FOLLOWER
 
 
-def reader_of(worker: Worker, request: Request) -> Refuses | None:
+def reader_of(worker: Queues, request: Request) -> Refuses | None:
     """Return `unreadable` by the topic alone; None if the client may read all."""
     return None if request.permits.all else partial(unreadable, worker, request.permits)
 
 
-def fetcher_of(worker: Worker, request: Request) -> Refuses | None:
+def fetcher_of(worker: Queues, request: Request) -> Refuses | None:
     """Return the same of a Fetch. A fetch as from another broker gets nothing: there is none."""
     body = request.body
     state = getattr(body, "replica_state", None)

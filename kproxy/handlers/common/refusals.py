@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.worker.worker import Request
+from kproxy.worker.request import Request
 
 Refusal = Callable[[Request, Code], Mapping[str, Any]]
 TEXTS = {

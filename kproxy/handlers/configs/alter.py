@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.needs import ConfigServices
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
@@ -34,7 +35,7 @@ from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue
 from kproxy.virtual.rows.queues import Queue
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -43,22 +44,22 @@ _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
 _OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[tuple[_Change, dict[str, str]]]]
 """The result of changes to a queue's settings, and all it has then. Raises KafkaError."""
-_OfGroup = Callable[[Worker, Any, Pace], Awaitable[ConfigureGroup]]
+_OfGroup = Callable[[ConfigServices, Any, Pace], Awaitable[ConfigureGroup]]
 """The result of changes to a group's settings. Raises KafkaError."""
 
 
-async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def incremental(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
     """Return an IncrementalAlterConfigsResponse: settings that are not named stay."""
     return await _altered(worker, request, _incremental, group_configs.incremental)
 
 
-async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def whole(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
     """Return an AlterConfigsResponse: settings that are not named go back to their defaults."""
     return await _altered(worker, request, _whole, group_configs.whole)
 
 
 async def _altered(
-    worker: Worker, request: Request, of_queue: _OfQueue, of_group: _OfGroup
+    worker: ConfigServices, request: Request, of_queue: _OfQueue, of_group: _OfGroup
 ) -> Mapping[str, Any]:
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
@@ -93,7 +94,7 @@ async def _altered(
                 values, after = await of_queue(
                     queue, resource.configs, request.budget, worker.level
                 )
-                worker.check_kept(after, values[0])
+                worker.batch_limits.check(after, values[0])
                 check_routes(
                     worker, request.permits, queue.name, queue.partitions, after, queue.configs,
                     {*values[0], *values[1]},
@@ -116,7 +117,9 @@ async def _altered(
     return {"responses": answers}
 
 
-def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> ConfigureGroup:
+def _check_dead_letters(
+    worker: ConfigServices, request: Request, change: ConfigureGroup
+) -> ConfigureGroup:
     """Check that who sets where dead letters go may write there, and create what is made.
 
     Return the change, with who that is: what it may not read is not copied. Raise KafkaError.
@@ -138,7 +141,7 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
     return change._replace(given=change.given | signature)
 
 
-def _only_deletes(worker: Worker, resource: Any) -> bool:
+def _only_deletes(worker: ConfigServices, resource: Any) -> bool:
     """Tell whether a broker is to forget settings: it has none that were given while it ran.
 
     `kafka-reassign-partitions` does so with its throttles.
@@ -153,15 +156,14 @@ def _only_deletes(worker: Worker, resource: Any) -> bool:
 async def _need_lists(resource: Any, pace: Pace) -> None:
     """Raise KafkaError if parts of what is no list are to come or go, whatever topic it is."""
     for change in resource.configs if resource.resource_type == TOPIC else ():
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         setting = SETTINGS.get(change.name)
         changes_parts = change.config_operation in (_APPEND, _SUBTRACT)
         if changes_parts and change.value is not None and setting and setting.kind != LIST:
             raise KafkaError(Code.INVALID_CONFIG, f"{change.name} is not a list: set it as a whole")
 
 
-def _queue(worker: Worker, resource: Any) -> Queue:
+def _queue(worker: ConfigServices, resource: Any) -> Queue:
     if resource.resource_type == BROKER_LOGGER:
         raise KafkaError(Code.INVALID_CONFIG, "the level of kproxy's log cannot be changed")
     if resource.resource_type != TOPIC:
@@ -186,11 +188,9 @@ async def _incremental(
     for name, times in (await pace.count(change.name for change in changes)).items():
         if times > 1:
             raise KafkaError(Code.INVALID_REQUEST, f"the request changes {shown(name)} twice")
-        if pace.due:
-            await pace.rest()
+        await pace.step()
     for change in changes:
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         operation, name = change.config_operation, change.name
         if operation == _DELETE:
             if name != SET_BY:
@@ -231,8 +231,7 @@ async def _whole(
     for change in changes:
         if change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
-        if pace.due:
-            await pace.rest()
+        await pace.step()
     given = queue_settings.check(queue_settings.given(changes))
     queue_settings.check_together(given, level)
     return (given, [], True), given

@@ -14,7 +14,8 @@ from kproxy.groups.requests.classic_protocol import JoinRequest
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.permitted import need_group
 from kproxy.security.acls import Op
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _MEMBER_BYTES = 600  # bytes of an answer, about
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)

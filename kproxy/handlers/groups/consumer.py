@@ -15,7 +15,8 @@ from kproxy.loop.steps import EVERY, Steps, done, spent
 from kproxy.security.acls import Op
 from kproxy.security.permits import EVERYTHING
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 
 async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
 _PART_BYTES = 300  # about what a partition takes until it is encoded

@@ -22,7 +22,8 @@ from kproxy.shard.appends import append, append_all
 from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets, OffsetCommit
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
 _SHARE_ASKED = 6  # FindCoordinator version

@@ -6,6 +6,7 @@ A transactional batch whose partition does not take part waits for the coordinat
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common import enlisting
+from kproxy.handlers.common.needs import ProduceServices
 from kproxy.handlers.produce.guard import Guard, find_or_make
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, Records, read_header
 from kproxy.protocol.produce_request import ProduceRequest
@@ -15,14 +16,14 @@ from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, Participant
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 Refusals = dict[PartitionKey, Code]
 """Partitions that cannot take part, and what a Produce answers for them."""
 
 
 async def take_part(
-    worker: Worker, request: Request, body: ProduceRequest, guard: Guard | None,
+    worker: ProduceServices, request: Request, body: ProduceRequest, guard: Guard | None,
     mutations: Mutations,
 ) -> Refusals:  # fmt: skip
     """Have partitions take part in the transactions of their batches; those that cannot."""
@@ -53,7 +54,7 @@ async def take_part(
 
 
 def _queue_of(
-    worker: Worker, topic: str | bytes, guard: Guard | None, mutations: Mutations
+    worker: ProduceServices, topic: str | bytes, guard: Guard | None, mutations: Mutations
 ) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
@@ -61,7 +62,7 @@ def _queue_of(
 
 
 def _absent(
-    worker: Worker,
+    worker: ProduceServices,
     version: int,
     transactional_id: str,
     queue: Queue,

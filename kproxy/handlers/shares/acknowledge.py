@@ -7,7 +7,8 @@ from kproxy.protocol import share_responses as encoded
 from kproxy.security.acls import Op
 from kproxy.shares.acknowledging import Acknowledged, Acknowledging, Said
 from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 
 async def handle(worker: Worker, request: Request) -> bytes:

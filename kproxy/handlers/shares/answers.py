@@ -8,7 +8,8 @@ from kproxy.fetching.streamed_response import LEADER_EPOCH
 from kproxy.shares.acknowledging import Said
 from kproxy.shares.sessions import Ident
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _MEMBER_ID_MAX = 36
 

@@ -23,7 +23,8 @@ from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
 from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident, ShareSession
 from kproxy.virtual.commands.shares import SetShares, ShareAction, ShareChange
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
 

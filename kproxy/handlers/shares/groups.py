@@ -27,7 +27,8 @@ from kproxy.loop.steps import Steps, done
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
 

@@ -23,7 +23,8 @@ from kproxy.virtual.commands.shares import SET_MAX, LookAtShares
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _NOT_HOSTED = "This server does not host this topic-partition."

@@ -30,7 +30,8 @@ from kproxy.virtual.rows.transactions import (
     Transaction,
     TransactionState,
 )
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _STATES = {
     TransactionState.EMPTY: "Empty",

@@ -20,7 +20,8 @@ from kproxy.virtual.commands.offsets import OffsetCommit
 from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _ENLISTS_FROM = 5
 _ABORTABLE_SAID = 4

@@ -12,7 +12,8 @@ from kproxy.handlers.transactions import transactions
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.virtual.commands.producers import AllocateProducerId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 
 async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:

@@ -34,7 +34,8 @@ from kproxy.virtual.rows.transactions import (
     TransactionState,
     tag_of,
 )
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 _FENCED_SAID = 2  # versions of three APIs from which a fenced producer is told so
 _FENCED_SAID_AT_INIT = 4
