@@ -19,6 +19,7 @@ from kproxy.cluster.partition_assigner import PartitionAssigner
 from kproxy.cluster.row_announcer import RowAnnouncer
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
+from kproxy.loop.callbacks import after, nothing
 from kproxy.loop.pace import scanned
 from kproxy.loop.pulse import pulse
 from kproxy.shard.shard import Shard
@@ -53,10 +54,6 @@ def _told_of(envelope: Envelope, outcome: Outcome) -> QueueId:
     if envelope.kind == Kind.ROUTE and outcome.queue is not None:
         return outcome.queue.queue_id
     return envelope.queue_id
-
-
-def _nothing() -> None:
-    pass
 
 
 def _is_answered(envelope: Envelope) -> bool:
@@ -275,7 +272,7 @@ class CommandRouter:
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
         if envelope.kind == Kind.SECURE and not outcome.code:
-            told = partial(answer, outcome) if answer is not None else _nothing
+            told = partial(answer, outcome) if answer is not None else nothing
             self._announce_secured(shard, envelope, told)
             return
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
@@ -291,14 +288,7 @@ class CommandRouter:
     def _announce_secured(self, shard: Shard, envelope: Envelope, then: Callable[[], None]) -> None:
         """Announce rows of security, and go on once all of them are in the topic."""
         names = list(Secure.decode(envelope).changes)
-        left = len(names)
-
-        def one_more() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                then()
-
+        one_more = after(len(names), then)
         for name in names:
             self._security.announce(shard, name, one_more)
         if not names:

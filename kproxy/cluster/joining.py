@@ -135,10 +135,7 @@ def _start_tasks(
             node.fail,
         )
     away = DepartedNodes(
-        node.map,
-        upgrades.live,
-        node.link.publish_map,
-        lambda: shards.serving(0) is not None,
+        node.map, upgrades.live, node.link.publish_map, lambda: shards.serving(0) is not None
     )
     tasks.start_soon(_until_cancelled, membership)
     tasks.start_soon(shards.run, _services(node, counters))

@@ -169,8 +169,5 @@ class Compactor:
         if filed is not None and int.from_bytes(filed, "big") <= again_ms:
             return
         self._shard.commit(
-            {
-                entry_key: again_ms.to_bytes(8, "big"),
-                rows.retention_due_key(again_ms, *key): b"",
-            }
+            {entry_key: again_ms.to_bytes(8, "big"), rows.retention_due_key(again_ms, *key): b""}
         )

@@ -9,6 +9,7 @@ from kproxy.config.server import Config
 from kproxy.log.base import Deliver
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.local import LocalLog
+from kproxy.loop.callbacks import nothing
 from kproxy.metadata.levels import Level
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv
@@ -18,13 +19,9 @@ from kproxy.virtual.types import ShardId
 _log = structlog.get_logger()
 
 
-def _nothing() -> None:
-    pass
-
-
 def open_local(
     directory: Path, config: Config, level: Level | None = None,
-    check: Callable[[], None] = _nothing,
+    check: Callable[[], None] = nothing,
 ) -> Shard:  # fmt: skip
     """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog.
 

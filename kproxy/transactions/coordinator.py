@@ -7,7 +7,6 @@ Two coordinators of one transaction append the same, and the second time has no 
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Protocol
 
 import anyio
 import structlog
@@ -17,6 +16,7 @@ from kproxy.common.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.protocol.batch import control_batch
+from kproxy.shard.appends import ShardLogs
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import MARKED_MAX, NAMED_MAX, Complete, Marker
@@ -36,18 +36,6 @@ _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _DRIVEN_MAX = 200  # transactions whose ends are told at a time, of one shard
 _BY_WRITING = 2  # the version by which nobody says who takes part (KIP-890)
 _BEGUN_MAX = 10_000  # open ones of which it is known on which connection they began
-
-
-class ShardLogs(Protocol):
-    """The way to the logs of all shards."""
-
-    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
-        """Append to a shard's log, whoever serves it: settled once all are durable there."""
-        ...
-
-    def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
-        ...
 
 
 class TransactionCoordinator:

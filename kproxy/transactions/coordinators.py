@@ -17,11 +17,11 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
-from kproxy.shard.appends import append_all
+from kproxy.shard.appends import ShardLogs, append_all
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
-from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
+from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import End, EndCause, ExpireTransaction
 from kproxy.virtual.rows import transactions as transaction_rows

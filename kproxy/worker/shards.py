@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from kproxy.log.base import Ticket
+from kproxy.shard.appends import ShardLogs
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 
 
-class ShardRouter(Protocol):
+class ShardRouter(ShardLogs, Protocol):
     """The shards that this worker serves, and the way to those it does not."""
-
-    shards: int
 
     def serving(self, index: int) -> Shard | None:
         """Return the shard with this number, if this worker serves it now."""
@@ -23,14 +22,6 @@ class ShardRouter(Protocol):
 
     def submit(self, name: str, envelope: Envelope) -> Ticket:
         """Put a command in line in the home shard of queue `name`, wherever that is."""
-        ...
-
-    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
-        """Append to a shard's log, whoever serves it: settled once all are durable there."""
-        ...
-
-    def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
         ...
 
     async def wait_for_catalogue(self, names: Iterable[str | None]) -> None:

@@ -9,12 +9,7 @@ from anyio.abc import TaskGroup
 
 from kproxy.common.counters import WAITED, Counters
 from kproxy.common.errors import Code, KafkaError
-from kproxy.common.memory_budget import (
-    AnswerBudget,
-    AskersBudget,
-    ResponseBudget,
-    SharedBudget,
-)
+from kproxy.common.memory_budget import AnswerBudget, AskersBudget, ResponseBudget, SharedBudget
 from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
 from kproxy.fetching.sessions import FetchSessions

@@ -8,6 +8,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
 from kproxy.handlers.common.needs import Queues
 from kproxy.handlers.common.refusals import TEXTS
+from kproxy.loop.pace import Pace
 from kproxy.metadata.setting import GROUP, TOPIC
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -44,25 +45,25 @@ async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
 
 async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
     """Return the topics that the client may not do this to."""
-    found: set[str] = set()
-    if request.permits.all:
-        return found
-    for name in names:
-        if name not in found and not request.permits.topic(op, name):
-            found.add(name)
-        await request.budget.step()
-    return found
+    return await _without(request, names, request.budget, partial(request.permits.topic, op))
 
 
 async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget) -> set[str]:
     """Return the topics that the client is not shown: nothing is logged of them."""
+    sees = partial(request.permits.sees, Op.DESCRIBE, Resource.TOPIC)
+    return await _without(request, names, budget, sees)
+
+
+async def _without(
+    request: Request, names: Iterable[str], pace: Pace, may: Callable[[str], bool]
+) -> set[str]:
     found: set[str] = set()
     if request.permits.all:
         return found
     for name in names:
-        if name not in found and not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+        if name not in found and not may(name):
             found.add(name)
-        await budget.step()
+        await pace.step()
     return found
 
 

@@ -10,12 +10,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.context import AT_ONCE, FetchContext, FetchPartition, Ident
 from kproxy.fetching.poll import Poll, PollLimits
 from kproxy.fetching.sessions import Session
-from kproxy.fetching.streamed_response import (
-    PartitionRead,
-    Pins,
-    Stored,
-    StreamedResponse,
-)
+from kproxy.fetching.streamed_response import PartitionRead, Pins, Stored, StreamedResponse
 from kproxy.handlers.common.needs import FetchServices
 from kproxy.handlers.common.permitted import Refuses, fetcher_of
 from kproxy.loop.pace import FREED_AT_ONCE

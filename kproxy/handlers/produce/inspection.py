@@ -15,14 +15,7 @@ from kproxy.handlers.common.needs import ProduceServices
 from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import (
-    HEADER_BYTES,
-    BadBatch,
-    BatchHeader,
-    Records,
-    check,
-    read_header,
-)
+from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, check, read_header
 from kproxy.protocol.codecs import TooLarge, unpacked_most
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.record_runs import body_runs
