@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import AccessServices
 from kproxy.loop.pace import slices
 from kproxy.security.acls import CLUSTER_NAME, Binding, Effect, Filter, Op, Pattern, Resource
@@ -62,10 +63,8 @@ async def create(worker: AccessServices, request: Request) -> Mapping[str, Any]:
         result: dict[str, Any] = {"error_code": Code.NONE, "error_message": None}
         results.append(result)
         await request.budget.step(_PART_BYTES)
-        try:
+        with Refusing(result):
             wanted.setdefault(_checked(one), []).append(result)
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
     rules = worker.security.acls.rules
     new: dict[Binding, str] = {}
     for rule in wanted:

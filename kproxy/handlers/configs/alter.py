@@ -9,6 +9,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.items import Asked, Refusing, settle
 from kproxy.handlers.common.needs import ConfigServices
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
@@ -31,7 +32,6 @@ from kproxy.metadata.setting import (
 )
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.security.acls import Op
-from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue
 from kproxy.virtual.rows.queues import Queue
@@ -63,12 +63,13 @@ async def _altered(
 ) -> Mapping[str, Any]:
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
-    answers, tickets, slots = [], [], []
+    answers = []
+    altering: Asked = []
     topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
     await hear_of(worker, topics, request.budget)
     await hear_of_sources(worker, body.resources, request.budget)
     for resource in body.resources:
-        answer = {
+        answer: dict[str, Any] = {
             "error_code": Code.NONE,
             "error_message": None,
             "resource_type": resource.resource_type,
@@ -76,7 +77,7 @@ async def _altered(
         }
         answers.append(answer)
         await request.budget.step(_ANSWER_BYTES + len(resource.configs))
-        try:
+        with Refusing(answer):
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
@@ -104,16 +105,9 @@ async def _altered(
                 change = ConfigureQueue(
                     queue.queue_id, given, dropped, replaces, worker.level.reaches(WAITS_FROM)
                 ).envelope()
-        except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
-            continue
-        if not body.validate_only:
-            slots.append(answer)
-            tickets.append(worker.routes.submit(resource.resource_name, change))
-    for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
-        answer["error_code"] = outcome.code_by_name
-        answer["error_message"] = outcome.message
-        await request.budget.step()
+            if not body.validate_only:
+                altering.append((answer, worker.routes.submit(resource.resource_name, change)))
+    await settle(altering, request.budget)
     return {"responses": answers}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.delays.standing import DelayStanding, waiting_for
+from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import ConfigServices
 from kproxy.handlers.common.permitted import need_settings
 from kproxy.handlers.configs import server_settings
@@ -65,7 +66,7 @@ async def handle(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
             "resource_name": resource.resource_name,
             "configs": (),
         }
-        try:
+        with Refusing(result):
             need_settings(request, Op.DESCRIBE_CONFIGS, resource)
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
@@ -79,8 +80,6 @@ async def handle(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
                 asked = [name for name in names if name.startswith(STATE)]
                 found += [_state(worker, request, resource.resource_name, name) for name in asked]
             result["configs"] = found
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
         await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}

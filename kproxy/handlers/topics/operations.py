@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
+from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import TopicServices
 from kproxy.handlers.common.permitted import denied
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
@@ -113,12 +114,10 @@ async def producers(worker: TopicServices, request: Request) -> Mapping[str, Any
         for index in topic.partition_indexes:
             part: dict[str, Any] = {"partition_index": index, "error_message": None}
             part["active_producers"] = ()
-            try:
+            with Refusing(part):
                 if not readable:
                     raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
                 part |= await _producers(worker, request.budget, topic.name, index)
-            except KafkaError as error:
-                part |= {"error_code": error.code, "error_message": error.message}
             parts.append(part)
             await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})

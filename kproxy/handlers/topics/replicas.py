@@ -10,6 +10,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import TopicServices
 from kproxy.handlers.topics.operations import directory_name
 from kproxy.worker.request import Request
@@ -54,10 +55,8 @@ async def reassign(worker: TopicServices, request: Request) -> Mapping[str, Any]
                 "error_code": Code.NONE,
                 "error_message": None,
             }
-            try:
+            with Refusing(answer):
                 _reassign(leaders, part.partition_index, part.replicas, nodes)
-            except KafkaError as error:
-                answer |= {"error_code": error.code, "error_message": error.message}
             parts.append(answer)
             await request.budget.step(_PART_BYTES)
         responses.append({"name": topic.name, "partitions": parts})

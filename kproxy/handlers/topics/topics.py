@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.items import Asked, Refusing, settle
 from kproxy.handlers.common.needs import TopicServices
 from kproxy.handlers.common.permitted import denied, forbidden
 from kproxy.handlers.common.refusals import TEXTS
@@ -21,7 +22,6 @@ from kproxy.protocol.codec import ZERO_UUID
 from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.quotas import Mutations
-from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows.queues import Queue
@@ -248,23 +248,17 @@ async def delete(worker: TopicServices, request: Request) -> Mapping[str, Any]:
         answer["error_code"] = code
         if queue is not None:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
-            try:
+            with Refusing(answer):
                 _count(mutations, queue.partitions)
                 doomed.append((answer, queue))
-            except KafkaError as error:
-                answer |= {"error_code": error.code, "error_message": error.message}
         answers.append(answer)
     request.throttle(mutations.wait_s)
     for some in slices(doomed, _DELETED_AT_ONCE):
-        outcomes = await outcomes_of(
-            [
-                worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope())
-                for _, queue in some
-            ]
-        )
-        for (answer, _), outcome in zip(some, outcomes, strict=True):
-            answer["error_code"] = _moved(outcome.code_by_name)
-            answer["error_message"] = outcome.message
+        going = [
+            (answer, worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope()))
+            for answer, queue in some
+        ]
+        await settle(going, request.budget, _moved)
     return {"responses": answers}
 
 
@@ -312,8 +306,7 @@ async def create_partitions(worker: TopicServices, request: Request) -> Mapping[
         last[topic.name] = topic
         await request.budget.step()
     results = []
-    tickets = []
-    growing = []
+    growing: Asked = []
     added = 0
     await hear_of(worker, last, request.budget)
     mutations = worker.mutations(request, strict_from=3)
@@ -321,7 +314,7 @@ async def create_partitions(worker: TopicServices, request: Request) -> Mapping[
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
         results.append(result)
-        try:
+        with Refusing(result):
             _refuse_repeated(topic.name, named)
             if not request.permits.topic(Op.ALTER, topic.name):
                 raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
@@ -330,17 +323,11 @@ async def create_partitions(worker: TopicServices, request: Request) -> Mapping[
             if added > _PARTITIONS_AT_ONCE:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             _count(mutations, topic.count - queue.partitions)
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
-            continue
-        if not body.validate_only:
-            growing.append(result)
-            grow = GrowQueue(queue.queue_id, topic.count).envelope()
-            tickets.append(worker.routes.submit(queue.name, grow))
+            if not body.validate_only:
+                grow = GrowQueue(queue.queue_id, topic.count).envelope()
+                growing.append((result, worker.routes.submit(queue.name, grow)))
     request.throttle(mutations.wait_s)
-    for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
-        result["error_code"] = _moved(outcome.code_by_name)
-        result["error_message"] = outcome.message
+    await settle(growing, request.budget, _moved)
     return {"results": results}
 
 
