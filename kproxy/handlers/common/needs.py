@@ -117,18 +117,17 @@ class GroupServices(Queues, Answers, Protocol):
     def group_settings(self, group: str) -> GroupSettings: ...
 
 
-class ShareServices(GroupServices, Source, Protocol):
+class ShareServices(GroupServices, Searches, Source, Protocol):
     quotas: Quotas
     security: SecurityCache
     shares: SharePartitions
     share_sessions: ShareSessions
 
 
-class TransactionServices(Queues, Protocol):
+class TransactionServices(GroupServices, Protocol):
     transactions: TransactionCoordinators
 
     def any_shard(self) -> Shard: ...
-    def coordinated(self, group: str) -> Shard: ...
 
 
 class AccessServices(Protocol):

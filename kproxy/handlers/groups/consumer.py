@@ -10,16 +10,16 @@ from kproxy.groups.requests.heartbeat import HeartbeatRequest, check
 from kproxy.groups.requests.heartbeat import heartbeat as beat
 from kproxy.handlers.common.assignments import topic_partitions
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupServices
 from kproxy.handlers.common.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
 from kproxy.security.acls import Op
 from kproxy.security.permits import EVERYTHING
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 
-async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def heartbeat(worker: GroupServices, request: Request) -> Mapping[str, Any]:
     """Return a ConsumerGroupHeartbeatResponse; with an assignment if that has changed."""
     try:
         body = request.body

@@ -9,18 +9,18 @@ from kproxy.groups.model.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup
 from kproxy.groups.model.consumer_member import ConsumerMember
 from kproxy.handlers.common.assignments import named
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupServices
 from kproxy.handlers.common.permitted import HIDDEN, group_operations, hides_any, need_group
 from kproxy.handlers.common.refusals import said
 from kproxy.loop.steps import Steps, done
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: GroupServices, request: Request) -> Mapping[str, Any]:
     """Return a ConsumerGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
@@ -38,7 +38,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"groups": groups}
 
 
-async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
+async def _described(worker: GroupServices, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -80,7 +80,7 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     }
 
 
-def _described_member(worker: Worker, member: ConsumerMember) -> Steps[dict[str, Any]]:
+def _described_member(worker: GroupServices, member: ConsumerMember) -> Steps[dict[str, Any]]:
     epoch, target = member.epoch, member.target
     assigned = yield from named(worker, member.assigned)
     return {

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupServices
 from kproxy.handlers.common.permitted import need_group
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.loop.pace import slices
@@ -23,7 +24,6 @@ from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets, Offset
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
 _SHARE_ASKED = 6  # FindCoordinator version
@@ -35,7 +35,7 @@ _PART_BYTES = 600  # bytes of an answer: about what a partition takes until it i
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
 
 
-async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def find_coordinator(worker: GroupServices, request: Request) -> Mapping[str, Any]:
     """Return a FindCoordinatorResponse: the worker of a group's or transactional id's shard."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
@@ -98,7 +98,7 @@ def _no_coordinator(key: str, code: Code, message: str) -> dict[str, Any]:
     }
 
 
-def queue_of(worker: Worker, topic: Any, by_id: bool) -> Queue | None:
+def queue_of(worker: GroupServices, topic: Any, by_id: bool) -> Queue | None:
     if by_id:
         topic_id: UUID | None = topic.topic_id
         return worker.catalogue.find_id(QueueId((topic_id or ZERO_UUID).bytes))
@@ -110,7 +110,7 @@ def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str,
     return label | {"partitions": parts}
 
 
-async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def commit(worker: GroupServices, request: Request) -> Mapping[str, Any]:
     """Return an OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     worker.counters.busy_groups.add(body.group_id, 1)
@@ -162,7 +162,7 @@ class _Commits:
     The commits of a request; the last one of a partition holds.
     """
 
-    def __init__(self, worker: Worker, body: Any, absent: Code) -> None:
+    def __init__(self, worker: GroupServices, body: Any, absent: Code) -> None:
         self._worker, self._body, self._absent = worker, body, absent
         self._offsets: list[OffsetCommit] = []
         self._slots: list[dict[str, Any]] = []
@@ -207,7 +207,7 @@ def _refused(code: Code) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def _group_fault(worker: Worker, request: Request) -> Code:
+async def _group_fault(worker: GroupServices, request: Request) -> Code:
     """Return the coordinator's fault, before the log is asked; the fold has the last word."""
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
@@ -230,7 +230,7 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
     return group.commit_fault(body.member_id, instance, epoch, request.version)
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: GroupServices, request: Request) -> Mapping[str, Any]:
     """Return an OffsetDeleteResponse (KIP-496)."""
     body = request.body
     try:

@@ -15,6 +15,7 @@ from kproxy.groups.requests.share_heartbeat import LEAVE_EPOCH, ShareHeartbeatRe
 from kproxy.groups.requests.share_heartbeat import heartbeat as beat
 from kproxy.handlers.common.assignments import named, topic_partitions
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import ShareServices
 from kproxy.handlers.common.permitted import (
     HIDDEN,
     group_operations,
@@ -28,18 +29,17 @@ from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded
 
 
-def check_level(worker: Worker) -> None:
+def check_level(worker: ShareServices) -> None:
     """Raise KafkaError below the level of share groups, as Kafka where they are off."""
     if not worker.level.reaches(SHARES_FROM):
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
 
-async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def heartbeat(worker: ShareServices, request: Request) -> Mapping[str, Any]:
     """Return a ShareGroupHeartbeatResponse; with an assignment if that has changed."""
     body = request.body
     asked = ShareHeartbeatRequest(
@@ -69,7 +69,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     return await _answer(worker, asked.group_id, result)
 
 
-async def _answer(worker: Worker, group_id: str, result: HeartbeatResult) -> dict[str, Any]:
+async def _answer(worker: ShareServices, group_id: str, result: HeartbeatResult) -> dict[str, Any]:
     assignment = None
     if result.assigned is not None:
         assignment = {"topic_partitions": await done(topic_partitions(result.assigned))}
@@ -85,7 +85,7 @@ async def _answer(worker: Worker, group_id: str, result: HeartbeatResult) -> dic
     }
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: ShareServices, request: Request) -> Mapping[str, Any]:
     """Return a ShareGroupDescribeResponse."""
     groups = []
     for group_id in request.body.group_ids:
@@ -102,7 +102,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"groups": groups}
 
 
-async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
+async def _described(worker: ShareServices, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -145,7 +145,7 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     }
 
 
-def _described_member(worker: Worker, member: ShareMember) -> Steps[dict[str, Any]]:
+def _described_member(worker: ShareServices, member: ShareMember) -> Steps[dict[str, Any]]:
     epoch, assigned = member.epoch, member.assigned
     return {
         "member_id": member.id,

@@ -12,6 +12,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.requests import share_offsets
 from kproxy.groups.requests.share_offsets import NewStart
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import ShareServices
 from kproxy.handlers.common.permitted import forbidden, need_group
 from kproxy.handlers.common.refusals import said
 from kproxy.handlers.shares.groups import check_level
@@ -24,7 +25,6 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _NOT_HOSTED = "This server does not host this topic-partition."
@@ -40,7 +40,7 @@ Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 # -- describing
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: ShareServices, request: Request) -> Mapping[str, Any]:
     """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
     for asked in request.body.groups:
@@ -63,7 +63,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"groups": groups}
 
 
-async def _stands(worker: Worker, request: Request, asked: Any) -> list[dict[str, Any]]:
+async def _stands(worker: ShareServices, request: Request, asked: Any) -> list[dict[str, Any]]:
     if asked.topics is not None:
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in asked.topics)
         named = [(topic.topic_name, topic.partitions) for topic in asked.topics]
@@ -113,7 +113,7 @@ def _id_of(queue: Queue | None) -> UUID:
     return ZERO_UUID if queue is None else UUID(bytes=bytes(queue.queue_id))
 
 
-async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[str, range]]:
+async def _all(worker: ShareServices, request: Request, group_id: str) -> list[tuple[str, range]]:
     """Return all queues that a group has share partitions of, with their partitions."""
     coordinator = coordinator_of(worker, group_id)
     found: list[tuple[str, range]] = []
@@ -125,7 +125,7 @@ async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[st
     return sorted(found, key=lambda one: one[0])
 
 
-async def look(worker: Worker, group_id: str, slots: Slots) -> None:
+async def look(worker: ShareServices, group_id: str, slots: Slots) -> None:
     """Note in parts of an answer what the shards say of them."""
     shards = worker.routes.shards
     by_shard: dict[int, list[PartitionKey]] = {}
@@ -148,7 +148,7 @@ async def look(worker: Worker, group_id: str, slots: Slots) -> None:
 # -- changing
 
 
-async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def alter(worker: ShareServices, request: Request) -> Mapping[str, Any]:
     """Return an AlterShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     starts: list[NewStart] = []
@@ -187,7 +187,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": None, "responses": topics}
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: ShareServices, request: Request) -> Mapping[str, Any]:
     """Return a DeleteShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     topics = []

@@ -13,6 +13,7 @@ from anyio import move_on_after
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.regex import compiled
+from kproxy.handlers.common.needs import TransactionServices
 from kproxy.handlers.common.permitted import need_transaction
 from kproxy.handlers.transactions.transactions import coordinator_of
 from kproxy.loop.pace import scanned
@@ -31,7 +32,6 @@ from kproxy.virtual.rows.transactions import (
     TransactionState,
 )
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _STATES = {
     TransactionState.EMPTY: "Empty",
@@ -49,7 +49,7 @@ _ITEM_BYTES = 500
 _LISTED_MAX = 100_000
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return a DescribeTransactionsResponse."""
     found = []
     for name in request.body.transactional_ids:
@@ -89,7 +89,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _topics(
-    worker: Worker, request: Request, scan: Any, row: Transaction
+    worker: TransactionServices, request: Request, scan: Any, row: Transaction
 ) -> list[dict[str, Any]]:
     """Return the partitions of a transaction that is open or ending; groups as Kafka keeps them."""
     topics: dict[str, dict[int, None]] = {}
@@ -106,14 +106,14 @@ async def _topics(
     return [{"topic": name, "partitions": list(some)} for name, some in topics.items()]
 
 
-def _named(worker: Worker, participant: Participant) -> tuple[str | None, int]:
+def _named(worker: TransactionServices, participant: Participant) -> tuple[str | None, int]:
     if participant.key is None:
         return _GROUPS_TOPIC, participant.shard
     queue = worker.catalogue.find_id(participant.key[0])
     return None if queue is None else queue.name, participant.key[1]
 
 
-async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def list_all(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return a ListTransactionsResponse: the transactions that this worker coordinates."""
     body = request.body
     states = set(body.state_filters)
@@ -158,7 +158,7 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
     return answer | {"transaction_states": found}
 
 
-async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]:
+async def _rows(worker: TransactionServices) -> AsyncGenerator[tuple[str, Transaction], None]:
     for shard in worker.routes.all():
         async with aclosing(scanned(shard.kv.scan, *RowKind.TRANSACTION.range())) as lots:
             async for some in lots:
@@ -173,7 +173,7 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
                     return
 
 
-async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def write_markers(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return a WriteTxnMarkersResponse: an abort ends all of a transaction, a commit is refused."""
     markers = []
     for marker in request.body.markers:
@@ -191,7 +191,7 @@ async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"markers": markers}
 
 
-async def _abort(worker: Worker, marker: Any, name: str, index: int) -> Code:
+async def _abort(worker: TransactionServices, marker: Any, name: str, index: int) -> Code:
     """Have the coordinator abort what a producer has open in a partition.
 
     Its shard is known by the producer id. If the coordinator knows of no such transaction, it

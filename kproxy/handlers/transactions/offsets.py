@@ -11,6 +11,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.handlers.common import enlisting
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import TransactionServices
 from kproxy.loop.pace import slices
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.security.acls import Op
@@ -21,7 +22,6 @@ from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _ENLISTS_FROM = 5
 _ABORTABLE_SAID = 4
@@ -35,7 +35,7 @@ _RETRIED = (
 _Answer = dict[str, Any]
 
 
-async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def commit(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return a TxnOffsetCommitResponse; answered when the offsets wait in the log."""
     body = request.body
     topics: list[_Answer] = []
@@ -82,7 +82,7 @@ def _forbidden(request: Request) -> Code:
     return Code.NONE
 
 
-async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:
+async def _group_fault(worker: TransactionServices, request: Request) -> tuple[Code, Shard | None]:
     """Return the fault of the request as a whole, and the group's shard."""
     body = request.body
     if not body.group_id:
@@ -121,7 +121,10 @@ _ANY_VERSION = 9  # a group asks which version of OffsetCommit a member knows: a
 
 
 async def _append(
-    worker: Worker, request: Request, shard: Shard, wanted: list[tuple[_Answer, OffsetCommit]]
+    worker: TransactionServices,
+    request: Request,
+    shard: Shard,
+    wanted: list[tuple[_Answer, OffsetCommit]],
 ) -> None:
     """Append offsets to the group's shard, and note in their answers what became of them."""
     body = request.body
@@ -144,7 +147,9 @@ async def _append(
         await request.budget.step()
 
 
-async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
+async def _take_part(
+    worker: TransactionServices, request: Request, shard: Shard
+) -> tuple[Code, int]:
     """Return whether the group takes part, and in which transaction, as far as it is known."""
     body, enlists = request.body, request.version >= _ENLISTS_FROM
     opened = OPEN_GROUPS.get(shard.state.get, body.group_id, body.producer_id)

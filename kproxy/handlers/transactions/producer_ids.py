@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import TransactionServices
 from kproxy.handlers.transactions import transactions
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.virtual.commands.producers import AllocateProducerId
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 
-async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def handle(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return an InitProducerIdResponse; the allocation is durable, so no id is ever given twice."""
     refused = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
     name, permits = request.body.transactional_id, request.permits

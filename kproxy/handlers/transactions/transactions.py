@@ -14,6 +14,7 @@ from typing import Any
 from anyio import move_on_after
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import TransactionServices
 from kproxy.handlers.common.permitted import need_transaction
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import slices
@@ -35,7 +36,6 @@ from kproxy.virtual.rows.transactions import (
     tag_of,
 )
 from kproxy.worker.request import Request
-from kproxy.worker.worker import Worker
 
 _FENCED_SAID = 2  # versions of three APIs from which a fenced producer is told so
 _FENCED_SAID_AT_INIT = 4
@@ -46,7 +46,7 @@ _PART_BYTES = 400
 _MS = timedelta(milliseconds=1)
 
 
-def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordinator:
+def coordinator_of(worker: TransactionServices, transactional_id: str) -> TransactionCoordinator:
     """Return the coordinator of a transactional id, which this worker must be.
 
     Raise KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
@@ -59,7 +59,7 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
     return worker.transactions.of(shard)
 
 
-async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def init(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return an InitProducerIdResponse, for a producer with a transactional id."""
     body = request.body
     refused = {"producer_id": -1, "producer_epoch": -1}
@@ -80,7 +80,7 @@ async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
     }
 
 
-def _checked(worker: Worker, body: Any) -> tuple[Shard, InitProducer]:
+def _checked(worker: TransactionServices, body: Any) -> tuple[Shard, InitProducer]:
     """Return where an INIT_PRODUCER goes, and what it says. Raise KafkaError."""
     expected = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
     if (expected[0] == -1) != (expected[1] == -1):
@@ -113,7 +113,7 @@ def _retriable(code: Code) -> Code:
 # -- the participants
 
 
-async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def add_partitions(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return an AddPartitionsToTxnResponse: all of its partitions take part, or none.
 
     The form of version 4 on is for brokers alone, and refused.
@@ -149,7 +149,7 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _participants(
-    worker: Worker, request: Request, topics: Sequence[Any]
+    worker: TransactionServices, request: Request, topics: Sequence[Any]
 ) -> tuple[list[Participant], dict[tuple[str, int], Code]]:
     """Return the partitions that are there, and those that are not."""
     found: dict[Participant, None] = {}
@@ -173,7 +173,7 @@ async def _participants(
     return list(found), unknown
 
 
-async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def add_offsets(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return an AddOffsetsToTxnResponse: a group takes part."""
     body = request.body
     if not request.permits.transaction(Op.WRITE, body.transactional_id):
@@ -188,7 +188,7 @@ async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _take_part(
-    worker: Worker,
+    worker: TransactionServices,
     request: Request,
     transactional_id: str,
     producer_id: int,
@@ -223,7 +223,7 @@ async def _take_part(
 
 
 def _begin_elsewhere(
-    worker: Worker,
+    worker: TransactionServices,
     coordinator: Shard,
     participants: Sequence[Participant],
     begin: Callable[[Sequence[Participant]], Envelope],
@@ -246,7 +246,7 @@ def _late(transactional_id: str) -> Superseded:
 # -- the end
 
 
-async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def end(worker: TransactionServices, request: Request) -> Mapping[str, Any]:
     """Return an EndTxnResponse: answered once no participant can be told of it a second time.
 
     Raise Superseded if it came on a connection that its client has given up.
@@ -276,7 +276,9 @@ async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
     return _ended_answer(outcome)
 
 
-async def _ended(worker: Worker, coordinator: TransactionCoordinator, name: str) -> None:
+async def _ended(
+    worker: TransactionServices, coordinator: TransactionCoordinator, name: str
+) -> None:
     """Wait until all know, or for as long as the client is to wait: it is decided in any case."""
     row = coordinator.row(name)
     if row is None or not row.state.is_ending or not coordinator.shard.serving:
