@@ -14,7 +14,8 @@ import structlog
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.groups.assigning.regex import Everybody, Readers
-from kproxy.groups.assigning.subscriptions import AssignedGroup, SubscriptionResolver
+from kproxy.groups.assigning.subscriptions import SubscriptionResolver
+from kproxy.groups.model.assigned_group import AssignedGroup
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.group import Group
@@ -96,18 +97,6 @@ class Coordinator:
         self.removal = ShareRemoval(shard, self.landing, lookup, now_ms)
         self.deletions = GroupDeletions(shard, self.head, now_ms, self.removal.drop_all)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
-
-    def consumer_session_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).consumer_session_timeout_ms / 1000
-
-    def consumer_assignment_interval_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).consumer_assignment_interval_ms / 1000
-
-    def share_session_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).share_session_timeout_ms / 1000
-
-    def share_assignment_interval_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).assignment_interval_ms / 1000
 
     def now(self) -> float:
         """Return the seconds of the loop's clock, by which the timers run."""

@@ -7,7 +7,7 @@ from kproxy.config.server import Config
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.upkeep.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.group_settings import GroupRules
+from kproxy.metadata.group_settings import GroupRules, GroupSettings
 from tests.fakes import MemoryShard
 
 
@@ -32,13 +32,10 @@ class StandingCoordinator:
         self.forgotten: list[Any] = []
         self.fenced: list[str] = []
         self.initial_delay_s = 3.0
-        self.session_s = 45.0
+        self.settings = GroupSettings(consumer_assignment_interval_ms=0)
 
-    def consumer_session_s(self, group_id: str) -> float:
-        return self.session_s
-
-    def consumer_assignment_interval_s(self, group_id: str) -> float:
-        return 0.0
+    def settings_of(self, group_id: str) -> GroupSettings:
+        return self.settings
 
     def now(self) -> float:
         return self.time

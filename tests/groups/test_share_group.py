@@ -9,8 +9,8 @@ import pytest
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup, State
-from kproxy.groups.model.share_member import ShareMember
 from kproxy.groups.requests import share_offsets
 from kproxy.groups.requests.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
 from kproxy.groups.requests.share_offsets import NewStart
@@ -353,15 +353,17 @@ async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:
 
 async def test_member_silent_for_a_session_is_out() -> None:
     home: Any = StandingCoordinator()
-    home.share_session_s = lambda group_id: 45.0
+    home.settings = GroupSettings(share_session_timeout_ms=45_000)
     group = ShareGroup("g", home)
-    group.put(ShareMember("a"))
-    group.put(ShareMember("b"))
+    group.put(AssignedMember("a"))
+    group.put(AssignedMember("b"))
     home.pass_time(40)
     group.renew_session(group.members["b"])
     home.pass_time(10)
     assert (home.fenced, sorted(group.members)) == (["a"], ["b"])
-    home.share_session_s = lambda group_id: 5.0  # a group's setting is read at each use
+    home.settings = GroupSettings(
+        share_session_timeout_ms=5000
+    )  # it is read at each use
     group.renew_session(group.members["b"])
     home.pass_time(6)
     assert home.fenced == ["a", "b"]

@@ -7,10 +7,11 @@ leaves, the rest become a classic group again.
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
+from kproxy.groups.model.assigned_group import AssigningCoordinator
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.classic_member import ClassicMember
 from kproxy.groups.model.classic_states import State, join_answer, sync_answer
-from kproxy.groups.model.consumer_group import ConsumerCoordinator, ConsumerGroup, steps_by_queue
+from kproxy.groups.model.consumer_group import ConsumerGroup, steps_by_queue
 from kproxy.groups.model.consumer_member import ConsumerMember
 from kproxy.groups.model.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -28,7 +29,7 @@ from kproxy.virtual.types import PartitionKey
 
 
 def upgraded(
-    classic: ClassicGroup, coordinator: ConsumerCoordinator, lookup: Lookup
+    classic: ClassicGroup, coordinator: AssigningCoordinator, lookup: Lookup
 ) -> Steps[ConsumerGroup]:
     """Return the same members as a consumer group. Raise KafkaError."""
     if classic.protocol_type != CONSUMER_PROTOCOL:

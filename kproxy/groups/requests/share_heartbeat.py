@@ -12,8 +12,8 @@ from anyio import CancelScope
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.coordinator import Coordinator, storage_code
+from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup
-from kproxy.groups.model.share_member import ShareMember
 from kproxy.groups.requests.heartbeat import HeartbeatResult
 from kproxy.loop.pace import Pace
 from kproxy.loop.steps import done, once_in_order
@@ -141,7 +141,7 @@ async def _stay(
 
 def _member(
     group: ShareGroup, asked: ShareHeartbeatRequest, members_max: int
-) -> tuple[ShareMember, bool]:
+) -> tuple[AssignedMember, bool]:
     """Return (the member, whether it is new to the group). Raise KafkaError."""
     member = group.members.get(asked.member_id)
     if member is None and len(group.members) >= members_max:
@@ -152,13 +152,13 @@ def _member(
     if member is None and asked.member_epoch != JOIN_EPOCH:
         raise _unknown(asked)
     if member is None:
-        return ShareMember(asked.member_id), True
+        return AssignedMember(asked.member_id), True
     if asked.member_epoch != JOIN_EPOCH:
         _check_epoch(member, asked.member_epoch)
     return member, False
 
 
-def _check_epoch(member: ShareMember, epoch: int) -> None:
+def _check_epoch(member: AssignedMember, epoch: int) -> None:
     """Raise KafkaError if its epoch is wrong, unless the last answer was lost."""
     if epoch in (member.epoch, member.previous_epoch):
         return
@@ -175,7 +175,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
     )
 
 
-async def _update(group: ShareGroup, member: ShareMember, asked: ShareHeartbeatRequest) -> bool:
+async def _update(group: ShareGroup, member: AssignedMember, asked: ShareHeartbeatRequest) -> bool:
     """Take over what the request says; whether the subscription changed."""
     before = (member.client_id, member.host, member.rack)
     member.client_id, member.host = asked.client_id, asked.host

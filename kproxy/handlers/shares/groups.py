@@ -8,8 +8,8 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.simple_assignor import SIMPLE
+from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup
-from kproxy.groups.model.share_member import ShareMember
 from kproxy.groups.requests.heartbeat import HeartbeatResult
 from kproxy.groups.requests.share_heartbeat import LEAVE_EPOCH, ShareHeartbeatRequest, check
 from kproxy.groups.requests.share_heartbeat import heartbeat as beat
@@ -144,7 +144,7 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     }
 
 
-def _described_member(worker: Worker, member: ShareMember) -> Steps[dict[str, Any]]:
+def _described_member(worker: Worker, member: AssignedMember) -> Steps[dict[str, Any]]:
     epoch, assigned = member.epoch, member.assigned
     return {
         "member_id": member.id,
