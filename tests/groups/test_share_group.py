@@ -9,10 +9,12 @@ import pytest
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.model.assigned_group import State
 from kproxy.groups.model.assigned_member import AssignedMember
-from kproxy.groups.model.share_group import ShareGroup, State
+from kproxy.groups.model.share_group import ShareGroup
 from kproxy.groups.requests import share_offsets
-from kproxy.groups.requests.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatRequest
+from kproxy.groups.requests.share_heartbeat import check, heartbeat
 from kproxy.groups.requests.share_offsets import NewStart
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
@@ -27,7 +29,7 @@ from tests.commands import command
 from tests.fakes import refused_append
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 
-JOIN = ShareHeartbeatRequest(
+JOIN = HeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, rack=None, topics=("q",), client_id="c", host="/h"
 )
 STAY = replace(JOIN, member_epoch=2, topics=None)
@@ -70,7 +72,7 @@ class Stage:
         assert found is not None
         return found
 
-    async def beat(self, asked: ShareHeartbeatRequest) -> Any:
+    async def beat(self, asked: HeartbeatRequest) -> Any:
         """Beat; return (epoch, partition names) as answered, or the code."""
         try:
             result = await heartbeat(self.coordinator, asked)
@@ -126,7 +128,7 @@ def test_requests_refused_without_a_group(changes: Any, code: Code, message: str
     assert (found, text) == (code, message)
 
 
-CASES: list[tuple[str, list[ShareHeartbeatRequest], list[Any]]] = [
+CASES: list[tuple[str, list[HeartbeatRequest], list[Any]]] = [
     ("joins, stays, leaves", [JOIN, STAY, LEAVE], [(2, "q0"), (2, None), (-1, None)]),
     ("no such group", [STAY], [Code.GROUP_ID_NOT_FOUND]),
     ("leaves no such group", [LEAVE], [Code.GROUP_ID_NOT_FOUND]),
@@ -153,7 +155,7 @@ CASES: list[tuple[str, list[ShareHeartbeatRequest], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("requests", "answers"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-async def test_answers(requests: list[ShareHeartbeatRequest], answers: list[Any]) -> None:
+async def test_answers(requests: list[HeartbeatRequest], answers: list[Any]) -> None:
     stage = Stage("q", "r")
     assert [await stage.beat(asked) for asked in requests] == answers
 
@@ -361,9 +363,7 @@ async def test_member_silent_for_a_session_is_out() -> None:
     group.renew_session(group.members["b"])
     home.pass_time(10)
     assert (home.fenced, sorted(group.members)) == (["a"], ["b"])
-    home.settings = GroupSettings(
-        share_session_timeout_ms=5000
-    )  # it is read at each use
+    home.settings = GroupSettings(share_session_timeout_ms=5000)  # it is read at each use
     group.renew_session(group.members["b"])
     home.pass_time(6)
     assert home.fenced == ["a", "b"]

@@ -127,8 +127,7 @@ class SubscriptionResolver:
                 return
             if self._take_pattern(group, work.result, started):
                 group.epoch += 1
-                if group.may_assign():
-                    self.assign(group)
+                self.assign_if_due(group)
                 await self.log_changes(group)
 
     def _resolve_pattern(self, group: Assigned) -> Steps[ResolvedPattern]:
@@ -199,8 +198,10 @@ class SubscriptionResolver:
 
     # -- the assignment
 
-    def assign(self, group: Assigned) -> None:
-        """Make a target for a group's epoch, now or soon."""
+    def assign_if_due(self, group: Assigned) -> None:
+        """Make a target for a group's epoch, now or soon, if it may have one."""
+        if not group.may_assign():
+            return
         started = self._now()
         work = Work(self._made(group))
         if work.begin():

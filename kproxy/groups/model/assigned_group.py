@@ -6,6 +6,7 @@ gets a whole session again.
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from anyio import Lock
@@ -29,6 +30,14 @@ Still = Callable[[], bool]
 """Whether a member's time is over still."""
 Fenced = list[tuple[Any, Still]]
 Member = TypeVar("Member", bound=AssignedMember)
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 class AssignmentResult(NamedTuple):
@@ -138,6 +147,12 @@ class AssignedGroup(Generic[Member]):
     @property
     def idle(self) -> bool:
         return not self.members
+
+    @property
+    def state(self) -> State:
+        if self.ended:
+            return State.DEAD
+        return State.STABLE if self.members else State.EMPTY
 
     # -- members
 

@@ -6,7 +6,6 @@ may be among the others.
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Any
 
 from kproxy.common.errors import Code
@@ -16,6 +15,7 @@ from kproxy.groups.model.assigned_group import (
     AssignedGroup,
     AssigningCoordinator,
     AssignmentResult,
+    State,
 )
 from kproxy.groups.model.assigned_member import NONE
 from kproxy.groups.model.classic_member import Protocols
@@ -29,14 +29,6 @@ from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
 _REVOKE = "revoke"
-
-
-class State(StrEnum):
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ConsumerGroup(AssignedGroup[ConsumerMember]):
@@ -66,10 +58,8 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
 
     @property
     def state(self) -> State:
-        if self.ended:
-            return State.DEAD
-        if not self.members:
-            return State.EMPTY
+        if self.ended or not self.members:
+            return super().state
         if self.epoch > self.target_epoch:
             return State.ASSIGNING
         there = all(

@@ -5,7 +5,6 @@ partitions it has *share partitions*, and assigns no others. A member gets its t
 heartbeat: partitions are shared, and nobody has to give any up first.
 """
 
-from enum import StrEnum
 from typing import Any
 
 from kproxy.common.errors import Code
@@ -21,12 +20,6 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
 
 SHARE_PROTOCOL = "share"
-
-
-class State(StrEnum):
-    EMPTY = "Empty"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ShareGroup(AssignedGroup[AssignedMember]):
@@ -78,12 +71,6 @@ class ShareGroup(AssignedGroup[AssignedMember]):
     @property
     def making_is_logged(self) -> bool:
         return self._logged is not None and bool(self._logged["making"])
-
-    @property
-    def state(self) -> State:
-        if self.ended:
-            return State.DEAD
-        return State.STABLE if self.members else State.EMPTY
 
     # -- members
 

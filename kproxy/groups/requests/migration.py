@@ -23,7 +23,7 @@ from kproxy.groups.model.consumer_protocol import (
     version_of,
 )
 from kproxy.groups.requests.classic_rebalance import ClassicCoordinator
-from kproxy.loop.steps import EVERY, Steps, in_order, spent
+from kproxy.loop.steps import EVERY, Steps, once_in_order, spent
 from kproxy.metadata.catalogue import Lookup
 from kproxy.virtual.types import PartitionKey
 
@@ -71,7 +71,7 @@ def _upgraded(
     made.protocols = member.protocols
     has = member.assignment
     wanted = yield from subscription(member.metadata(classic.protocol) or member.protocols[0][1])
-    made.topics = tuple((yield from in_order(set(wanted.topics))))
+    made.topics = tuple((yield from once_in_order(wanted.topics)))
     made.epoch = made.previous_epoch = classic.generation
     named = yield from assignment(has)
     made.assigned = made.target = yield from parts_named(named, lookup)

@@ -253,8 +253,7 @@ class ShareInitialisation:
                 group.making = making.failed or group.unchecked
                 if making.made:
                     group.reassign()
-                    if group.may_assign():
-                        self._subscriptions.assign(group)
+                    self._subscriptions.assign_if_due(group)
                     await self._subscriptions.log_changes(group)
                 if not making.failed and not group.unchecked:
                     group.initialising = False

@@ -2,6 +2,7 @@
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
+from kproxy.metadata.levels import SHARES_FROM
 from kproxy.worker.worker import Worker
 
 
@@ -19,3 +20,9 @@ def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordin
     if coordinator.going(group):
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
     return coordinator
+
+
+def check_share_level(worker: Worker) -> None:
+    """Raise KafkaError below the level of share groups, as Kafka where they are off."""
+    if not worker.level.reaches(SHARES_FROM):
+        raise KafkaError(Code.UNSUPPORTED_VERSION)

@@ -11,6 +11,7 @@ from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.classic_states import State
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.permitted import group_operations, need_group
+from kproxy.handlers.common.refusals import error_fields
 from kproxy.loop.pace import slices
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -93,7 +94,7 @@ async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any
             if coordinator.head(name) is None and await coordinator.load(name) is None:
                 answer["error_message"] = f"Group {name} not found."
         except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
+            answer |= error_fields(error)
         groups.append(answer)
         await request.budget.step(_GROUP_BYTES)
     return {"groups": groups}

@@ -11,10 +11,9 @@ from uuid import UUID
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.requests import share_offsets
 from kproxy.groups.requests.share_offsets import NewStart
-from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.group_coordinators import check_share_level, coordinator_of
 from kproxy.handlers.common.permitted import forbidden, need_group
-from kproxy.handlers.common.refusals import said
-from kproxy.handlers.shares.groups import check_level
+from kproxy.handlers.common.refusals import error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op, Resource
@@ -48,7 +47,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
             "error_message": None,
         }  # fmt: skip
         try:
-            check_level(worker)
+            check_share_level(worker)
             need_group(request, Op.DESCRIBE, asked.group_id)
             if not asked.group_id and asked.topics is not None:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
@@ -56,7 +55,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
                 coordinator_of(worker, asked.group_id)
                 answer["topics"] = await _stands(worker, request, asked)
         except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
+            answer |= error_fields(error)
         groups.append(answer)
         await request.budget.step(_PART_BYTES)
     return {"groups": groups}
@@ -153,7 +152,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
     starts: list[NewStart] = []
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.READ, body.group_id)
         if not body.group_id:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
@@ -182,7 +181,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
         await share_offsets.reset(coordinator, body.group_id, starts)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
+        return error_fields(error) | {"responses": ()}
     return {"error_code": Code.NONE, "error_message": None, "responses": topics}
 
 
@@ -191,7 +190,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     body = request.body
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.DELETE, body.group_id)
         barred = await forbidden(request, Op.READ, (one.topic_name for one in body.topics))
         if not body.group_id:
@@ -208,7 +207,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         queues = [queue for _, queue in named if queue is not None]
         dropped = await share_offsets.forget(coordinator, body.group_id, queues)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
+        return error_fields(error) | {"responses": ()}
     for name in sorted(barred):
         fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
         topics.append({"topic_name": name, "topic_id": ZERO_UUID, **fault})
