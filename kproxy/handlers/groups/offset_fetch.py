@@ -6,10 +6,10 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
 from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.handlers.common.committing import queue_of
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.hearing import hear_of
 from kproxy.handlers.common.permitted import need_group
-from kproxy.handlers.groups.offsets import queue_of
 from kproxy.loop.pace import Row, scanned
 from kproxy.protocol.responses import (
     FETCHED_OFFSET_BY_ID,
