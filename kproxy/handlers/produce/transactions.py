@@ -11,6 +11,7 @@ from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, Records, read_heade
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.quotas import Mutations
 from kproxy.shard.shard import Shard
+from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, Participant
@@ -45,7 +46,8 @@ async def take_part(
             if one is not None:
                 wanted.setdefault(one[0], []).append(one[1])
     for producer, participants in wanted.items():
-        code = await enlisting.take_part(worker, name, *producer, participants, enlists=enlists)
+        asked = Enlisting(name, *producer, participants)
+        code = await enlisting.take_part(worker, asked, enlists=enlists)
         if code:
             code = enlisting.code_of_produce(code, request.version)
             refusals |= {one.key: code for one in participants if one.key is not None}

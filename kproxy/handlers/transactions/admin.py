@@ -46,6 +46,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_WAIT_S = 2.0
 _ITEM_BYTES = 500
 _LISTED_MAX = 100_000
+_REFUSED: dict[str, Any] = {"unknown_state_filters": (), "transaction_states": ()}
 
 
 async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
@@ -122,7 +123,7 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
     try:
         regex = compiled(pattern) if pattern else None
     except KafkaError as error:
-        return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
+        return _REFUSED | {"error_code": error.code}
     producer_ids = set(body.producer_id_filters)
     age_ms = getattr(body, "duration_filter", -1)
     now_ms = worker.now_ms()
@@ -149,11 +150,7 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
             found.append(one)
             await request.budget.step(_ITEM_BYTES)
             if len(found) > _LISTED_MAX:  # name some: by state, age, producer or pattern
-                return {
-                    "error_code": Code.INVALID_REQUEST,
-                    "unknown_state_filters": (),
-                    "transaction_states": (),
-                }
+                return _REFUSED | {"error_code": Code.INVALID_REQUEST}
     return answer | {"transaction_states": found}
 
 
@@ -164,10 +161,7 @@ async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]
                 for key, data in some:
                     if not shard.serving:
                         return
-                    yield (
-                        TRANSACTIONS.parts(key)[0],
-                        TRANSACTIONS.decode(data),
-                    )
+                    yield TRANSACTIONS.parts(key)[0], TRANSACTIONS.decode(data)
                 if not shard.serving:
                     return
 

@@ -15,6 +15,7 @@ from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
+from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
@@ -113,11 +114,11 @@ async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Co
     if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
         if opened.version >= 2 or not enlists:  # else an earlier one may have had this epoch
             return Code.NONE, opened.number
-    participants = [Participant(shard.shard, group=body.group_id)]
-    code = await enlisting.take_part(
-        worker, body.transactional_id, body.producer_id, body.producer_epoch, participants,
-        enlists=enlists,
+    asked = Enlisting(
+        body.transactional_id, body.producer_id, body.producer_epoch,
+        [Participant(shard.shard, group=body.group_id)],
     )  # fmt: skip
+    code = await enlisting.take_part(worker, asked, enlists=enlists)
     return _code(code, request.version), NO_NUMBER
 
 
