@@ -21,6 +21,7 @@ from kproxy.common.memory_budget import (
 from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
 from kproxy.fetching.sessions import FetchSessions
+from kproxy.groups.coordinator import GroupServices
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
@@ -259,10 +260,11 @@ class Worker:
         self.signatures = Signatures(self.authorizer, self.quotas)
         self.group_row = lookup.group_row
         self.configured_groups = lookup.configured_groups
-        self.groups = Coordinators(
-            routes.all, config, lookup, clock.now_ms, landing=routes,
-            settings_of=self.group_settings, readers=self.authorizer,
+        services = GroupServices(
+            config, lookup, clock.now_ms, landing=routes, settings_of=self.group_settings,
+            readers=self.authorizer,
         )  # fmt: skip
+        self.groups = Coordinators(routes.all, services)
         self.transactions = TransactionCoordinators(routes.all, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
             routes.all, routes, self.group_settings, self.catalogue, config, self.counters, clock,

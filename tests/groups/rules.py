@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 from kproxy.config.server import Config
-from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.groups.upkeep.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
@@ -16,10 +16,11 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
     shard: Any = MemoryShard()
     config = Config(**{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0} | settings)
     numbers, settings_of_all = count(), GroupRules(config.broker_values()).defaults
-    return Coordinator(
-        shard, config, StateLookup(shard.state), lambda: 0, lambda: None, lambda: next(numbers),
+    services = GroupServices(
+        config, StateLookup(shard.state), lambda: 0, lambda: next(numbers),
         settings_of=lambda group_id: settings_of_all,
     )  # fmt: skip
+    return Coordinator(shard, services)
 
 
 class StandingCoordinator:

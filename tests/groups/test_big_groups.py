@@ -154,7 +154,7 @@ class Counted:
     """A catalogue that counts the queues that are looked through."""
 
     def __init__(self, worker: Worker) -> None:
-        self._lookup = worker.groups._lookup
+        self._lookup = worker.groups.services.lookup
         self.walked = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -171,7 +171,7 @@ async def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
 
     async with running_worker() as worker:
         counted: Any = Counted(worker)
-        worker.groups._lookup = counted
+        worker.groups.services = worker.groups.services._replace(lookup=counted)
         await made(worker, *(f"q{n}" for n in range(queues)))
         members = [Member(worker, f"m{n}", regex=f"q{n}.?.?") for n in range(regexes)]
         for member in members:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.groups.model.assigned_group import State
 from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup
@@ -52,10 +52,11 @@ class Stage:
         former = self.coordinator
         if end:
             former.end(Code.NOT_COORDINATOR)
-        self.coordinator = Coordinator(
-            self.shard, former.config, former.lookup, lambda: 1_000_000, lambda: None, object,
+        services = GroupServices(
+            former.config, former.lookup, lambda: 1_000_000, object,
             settings_of=lambda group_id: self.settings,
         )  # fmt: skip
+        self.coordinator = Coordinator(self.shard, services)
 
     def create(self, name: str, partitions: int = 1) -> QueueId:
         queue_id = QueueId(name.encode().ljust(16, b"."))
