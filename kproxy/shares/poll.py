@@ -7,17 +7,15 @@ log has how often: a record that kills its readers is not given for ever.
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.common.memory_budget import AnswerBudget
-from kproxy.fetching.poll import NextRequest
+from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
-from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
@@ -26,21 +24,6 @@ from kproxy.shares.window import WINDOW_MAX
 from kproxy.virtual.rows.queues import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
-
-
-class Source(Protocol):
-    """The services of a worker that a poll needs."""
-
-    stopping: bool
-    answer_memory: AnswerBudget
-
-    def partition(self, topic: str | bytes, index: int) -> Located:
-        """Return a partition by its queue's id. Raise KafkaError."""
-        ...
-
-    async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
-        """Wait for the event, so many seconds at most, or until the worker stops."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,12 +298,15 @@ class SharePoll:
             for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
                 if code and id(change) in seen.places:
                     place, followed = seen.places[id(change)]
-                    change.share.window.give_back(seen.found[place].ranges)
+                    self._give_back(followed, change.share, seen.found[place])
                     seen.found[place] = Found(seen.found[place].ident, code)
-                    change.share.waiters.pop(followed, None)
-                    self._session.dirty[followed] = None
-                    change.share.wake_next()
         return seen.found
+
+    def _give_back(self, followed: Followed, share: SharePartition, found: Found) -> None:
+        share.window.give_back(found.ranges)
+        share.waiters.pop(followed, None)
+        self._session.dirty[followed] = None
+        share.wake_next()
 
     def give_back(self, found: list[Found], refused: Mapping[Ident, Code]) -> list[Found]:
         """Give nothing of partitions whose shard's log has refused what the member said."""
@@ -332,10 +318,7 @@ class SharePoll:
             if one.ident not in refused or followed is None or followed.share is None:
                 kept.append(one)
                 continue
-            followed.share.window.give_back(one.ranges)
-            followed.share.waiters.pop(followed, None)
-            self._session.dirty[followed] = None
-            followed.share.wake_next()
+            self._give_back(followed, followed.share, one)
             if one.code:
                 kept.append(one)
         return kept
