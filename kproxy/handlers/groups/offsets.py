@@ -65,32 +65,19 @@ def _coordinator(cluster: Cluster, key: str, key_type: int, version: int) -> dic
         if found is None or version < _SHARE_ASKED:
             return _no_coordinator(key, Code.INVALID_REQUEST, "")
         name = found[1]
+    if key_type not in (_GROUP, _TRANSACTION, _SHARE):
+        message = "kproxy has no coordinator of this kind"
+        return _no_coordinator(key, Code.INVALID_REQUEST, message)
     node = cluster.coordinator(name)
-    known = key_type in (_GROUP, _TRANSACTION, _SHARE)
-    if known and node is None:
+    if node is None:
         return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")
-    if known and node is not None:
-        return {
-            "key": key,
-            "node_id": node.node_id,
-            "host": node.host,
-            "port": node.port,
-            "error_code": Code.NONE,
-            "error_message": None,
-        }
-    message = "kproxy has no coordinator of this kind"
-    return _no_coordinator(key, Code.INVALID_REQUEST, message)
+    found_node = {"node_id": node.node_id, "host": node.host, "port": node.port}
+    return {"key": key, "error_code": Code.NONE, "error_message": None} | found_node
 
 
 def _no_coordinator(key: str, code: Code, message: str) -> dict[str, Any]:
-    return {
-        "key": key,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-        "error_code": code,
-        "error_message": message,
-    }
+    no_node = {"node_id": -1, "host": "", "port": -1}
+    return {"key": key, "error_code": code, "error_message": message} | no_node
 
 
 async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
