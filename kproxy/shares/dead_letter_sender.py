@@ -19,9 +19,9 @@ from kproxy.shard.appends import outcome_of
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_batches import (
     BATCH_BYTES,
+    BatchPlan,
     Made,
     Place,
-    Plan,
     Run,
     Words,
     make,
@@ -29,7 +29,7 @@ from kproxy.shares.dead_letter_batches import (
     plan,
 )
 from kproxy.shares.dead_letter_stream import AGAIN_S, Stream, StreamKey
-from kproxy.shares.dead_letter_targets import Obstacle, Shared, Target
+from kproxy.shares.dead_letter_targets import DeadLetterServices, Obstacle, Target
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.shares import DEAD_LETTERS, AimForward, Forward, SettleForward
 from kproxy.virtual.outcome import Outcome
@@ -50,7 +50,7 @@ _FRAME_BYTES = 70_000  # around a batch: a group's name is 32,767 bytes at most
 class Sender:
     """The sender of one shard."""
 
-    def __init__(self, shard: Shard, shared: Shared) -> None:
+    def __init__(self, shard: Shard, shared: DeadLetterServices) -> None:
         self._shard = shard
         self._claim_offset = shard.claim_offset
         self._shared = shared
@@ -314,7 +314,7 @@ class Sender:
         self._aims.discard(key)
         return True
 
-    async def _made(self, planned: Plan, stream: Stream, target: Target) -> Made:
+    async def _made(self, planned: BatchPlan, stream: Stream, target: Target) -> Made:
         shared, shard = self._shared, self._shard
         demands = settings_of(target.queue.configs).demands
         most = demands.bytes_max

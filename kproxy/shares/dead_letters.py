@@ -31,7 +31,7 @@ from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
-from kproxy.shares.dead_letter_targets import Shared, Targets
+from kproxy.shares.dead_letter_targets import DeadLetterServices, Targets
 
 OWED_MAX = 10_000
 """Records of a group in a shard that wait; what comes on top is archived without."""
@@ -58,7 +58,9 @@ class DeadLetters:
         self._settings = settings
         behalf = behalf or Anybody()
         targets = Targets(settings, catalogue, config, clock.monotonic, behalf)
-        self._shared = Shared(routes, targets, config, counters, clock, level or Level(), behalf)
+        self._shared = DeadLetterServices(
+            routes, targets, config, counters, clock, level or Level(), behalf
+        )
         self._by_shard: dict[int, Sender] = {}
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:

@@ -18,7 +18,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
-from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
+from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
 from kproxy.virtual.rows.queues import StoredBatch
@@ -55,7 +55,7 @@ class _Round:
 
     found: list[Found] = field(default_factory=list)
     news: bool = False  # an error that the client does not know of
-    unlogged: list[Change] = field(default_factory=list)
+    unlogged: list[PartitionChange] = field(default_factory=list)
     logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
     """The places in `found` of what was delivered before, by the change that says so."""
@@ -275,7 +275,7 @@ class SharePoll:
         deadline = self._shares.now() + settings.lock_duration_ms / 1000
         number = self._shares.next_number()
         taken = share.acquire(self._session.member, readable, limits, deadline, number)
-        change = Change(share, taken.runs, taken.archived if taken.archived.runs else None)
+        change = PartitionChange(share, taken.runs, taken.archived if taken.archived.runs else None)
         if taken.runs:
             seen.unlogged.append(change)
         if not taken.ranges:

@@ -56,7 +56,7 @@ class AssigningCoordinator(Protocol):
 
     @property
     def settings_of(self) -> Callable[[str], GroupSettings]:
-        """What is set for a group; it is asked at each use."""
+        """The settings of a group, asked at each use."""
         ...
 
     def now(self) -> float: ...

@@ -11,7 +11,7 @@ from kproxy.virtual.rows.groups import Row
 
 NONE: PartitionSet = frozenset()
 _PART = struct.Struct(">16sI")
-PART_BYTES = _PART.size  # of a row, about
+PART_BYTES = _PART.size  # a row has about so many for each partition
 _NAME_BYTES = 30
 
 
@@ -24,7 +24,7 @@ class AssignedMember:
     """The attributes that its row has as they are."""
 
     protocols: Protocols = ()
-    """Those of a member of a consumer group that still speaks the classic protocol."""
+    """The protocols of a consumer group's member that still speaks the classic protocol."""
 
     def __init__(self, member_id: str) -> None:
         self.id = member_id

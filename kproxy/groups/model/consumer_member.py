@@ -42,7 +42,7 @@ class ConsumerMember(AssignedMember):
         self.assignor: str | None = None
         self.progress = Progress.STABLE
         self.revoking: PartitionSet = NONE
-        self.session_s = 0.0  # of a member that still speaks the classic protocol
+        self.session_s = 0.0  # it has its own while it speaks the classic protocol
         self.revoke_by: Timer | None = None
 
     @property
