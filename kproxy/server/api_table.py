@@ -19,7 +19,6 @@ from kproxy.handlers.fetch import fetch, list_offsets
 from kproxy.handlers.groups import admin as group_admin
 from kproxy.handlers.groups import classic as classic_groups
 from kproxy.handlers.groups import consumer as consumer_groups
-from kproxy.handlers.groups import consumer_describe as consumer_group_describe
 from kproxy.handlers.groups import offset_fetch, offsets
 from kproxy.handlers.produce import produce
 from kproxy.handlers.shares import acknowledge as share_acknowledge
@@ -142,7 +141,7 @@ APIS = (
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, transaction_admin.list_all, each("DESCRIBE id")),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_groups.heartbeat,
         each("READ group, DESCRIBE topic")),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.describe,
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_groups.describe,
         each("DESCRIBE group and topic")),
     Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, group_admin.describe_streams, each("DESCRIBE group")),
     Api(ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle, each("READ group and topic, at each poll")),

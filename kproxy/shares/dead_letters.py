@@ -28,7 +28,7 @@ from kproxy.shard.appends import Asks
 from kproxy.shard.per_shard import PerShard
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
-from kproxy.shares.dead_letter_targets import Shared, Targets
+from kproxy.shares.dead_letter_targets import DeadLetterServices, Targets
 
 OWED_MAX = 10_000
 """Records of a group in a shard that wait; what comes on top is archived without."""
@@ -53,7 +53,7 @@ class DeadLetters:
         self._settings = settings
         behalf = behalf or Anybody()
         targets = Targets(settings, catalogue, config, clock.monotonic, behalf)
-        self._shared = shared = Shared(
+        self._shared = shared = DeadLetterServices(
             routes, targets, config, counters, clock, level or Level(), behalf
         )
         self._senders = PerShard(serving, lambda shard: Sender(shard, shared))

@@ -12,11 +12,10 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kproxy.common.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.protocol.batch import control_batch
-from kproxy.shard.appends import ShardLogs
+from kproxy.shard.appends import ShardLogs, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import MARKED_MAX, NAMED_MAX, Complete, Marker
@@ -50,8 +49,7 @@ class TransactionCoordinator:
         self._begun: dict[str, tuple[int, int]] = {}
 
     def row(self, transactional_id: str) -> Transaction | None:
-        data = self.shard.state.get(TRANSACTIONS.key(transactional_id))
-        return None if data is None else TRANSACTIONS.decode(data)
+        return TRANSACTIONS.get(self.shard.state.get, transactional_id)
 
     # -- which connection a transaction was begun on
 
@@ -148,25 +146,16 @@ class TransactionCoordinator:
         return tickets, groups
 
     async def _end_groups(
-        self, groups: Iterable[Participant], ending: "_Ending"
+        self, groups: Sequence[Participant], ending: "_Ending"
     ) -> list[Participant] | None:
         """End the transaction in groups; return those with more offsets, None if not known."""
-        asked = [
-            (group, self._logs.ask(group.shard, ending.marker((), (group.group,))))
-            for group in groups
-        ]
-        left: list[Participant] | None = []
-        for group, ticket in asked:
-            try:
-                (outcome,) = await ticket.wait()
-            except KafkaError:
-                left = None
-                continue
-            if outcome.code:
-                left = None
-            elif outcome.number > 0 and left is not None:
-                left.append(group)
-        return left
+        outcomes = await outcomes_of(
+            [self._logs.ask(one.shard, ending.marker((), (one.group,))) for one in groups]
+        )
+        if any(outcome.code for outcome in outcomes):
+            return None
+        found = zip(groups, outcomes, strict=True)
+        return [group for group, outcome in found if outcome.number > 0]
 
     async def _participants(
         self, number: int
@@ -215,11 +204,4 @@ class _Ending:
 
 async def _done(tickets: Iterable[Ticket]) -> bool:
     """Return whether all are durable."""
-    for ticket in tickets:
-        try:
-            outcomes = await ticket.wait()
-        except KafkaError:
-            return False
-        if any(outcome.code for outcome in outcomes):
-            return False
-    return True
+    return not any(outcome.code for outcome in await outcomes_of(tickets))

@@ -75,11 +75,11 @@ class TransactionCoordinators:
 
     def _start(self, coordinator: TransactionCoordinator, tasks: TaskGroup) -> None:
         shard = coordinator.shard
-        looks = _Looks(shard, self._config, self._now_ms, partial(self.drive, shard))
-        tasks.start_soon(looks.run)
+        timers = _TransactionTimers(shard, self._config, self._now_ms, partial(self.drive, shard))
+        tasks.start_soon(timers.run)
 
 
-class _Looks:
+class _TransactionTimers:
     """The scanners of one shard, and when each is due next."""
 
     def __init__(
@@ -127,14 +127,26 @@ class _Scanner(DueIndexScanner):
         now = self._now_ms()
         return self._next_due(self._times.key(now - age_ms), self._times.key(now + _LATE_MS))
 
-    def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
-        """Return the transaction of a key; None: the key is stale, the row is filed elsewhere."""
-        _, name = TRANSACTIONS_DUE.parts(key)
-        data = self._shard.state.get(TRANSACTIONS.key(name))
-        row = None if data is None else TRANSACTIONS.decode(data)
-        if row is None or transaction_rows.transaction_due_key(row, name) != key:
-            return name, None
-        return name, row
+    def _due_transactions(
+        self, age_ms: int = 0
+    ) -> tuple[list[tuple[bytes, str, Transaction]], bool]:
+        """Return due transactions with their keys and names, and whether there may be more.
+
+        A key whose row is filed elsewhere by now is stale, and dropped.
+        """
+        keys, more = self._due(age_ms)
+        found: list[tuple[bytes, str, Transaction]] = []
+        stale: dict[bytes, bytes | None] = {}
+        for key in keys:
+            _, name = TRANSACTIONS_DUE.parts(key)
+            row = TRANSACTIONS.get(self._shard.state.get, name)
+            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+                stale[key] = None
+            else:
+                found.append((key, name, row))
+        if stale:
+            self._shard.commit(stale)
+        return found, more
 
     async def _append(self, envelopes: list[Envelope]) -> bool:
         """Return whether the log took them all; else they are given again another time."""
@@ -144,10 +156,6 @@ class _Scanner(DueIndexScanner):
                 self._retry()
                 return False
         return True
-
-    def _drop(self, stale: list[bytes]) -> None:
-        if stale:
-            self._shard.commit(dict.fromkeys(stale))
 
 
 class _Open(_Scanner):
@@ -160,15 +168,10 @@ class _Open(_Scanner):
         self._drive = drive
 
     async def scan_once(self) -> bool:
-        keys, more = self._due()
+        found, more = self._due_transactions()
         now = self._now_ms()
-        stale: list[bytes] = []
         late: list[tuple[str, Envelope]] = []
-        for key in keys:
-            name, row = self._filed(key)
-            if row is None:
-                stale.append(key)
-                continue
+        for key, name, row in found:
             self._leave(key)
             ahead = row.start_ms > now + _LATE_MS  # begun by a clock that was
             if row.state.is_ending:
@@ -179,7 +182,6 @@ class _Open(_Scanner):
                     now, EndCause.TIMEOUT,
                 )  # fmt: skip
                 late.append((name, end.envelope()))
-        self._drop(stale)
         if await self._append([envelope for _, envelope in late]):
             for name, _ in late:
                 self._drive(name)
@@ -195,16 +197,8 @@ class _Idle(_Scanner):
         self._kept_ms = kept_ms
 
     async def scan_once(self) -> bool:
-        keys, more = self._due(self._kept_ms)
-        stale: list[bytes] = []
-        expired: list[Envelope] = []
-        for key in keys:
-            name, row = self._filed(key)
-            if row is None:
-                stale.append(key)
-            else:
-                expired.append(ExpireTransaction(name, -1, row.update_ms).envelope())
-        self._drop(stale)
+        found, more = self._due_transactions(self._kept_ms)
+        expired = [ExpireTransaction(name, -1, row.update_ms).envelope() for _, name, row in found]
         return await self._append(expired) and more
 
 
@@ -218,21 +212,16 @@ class _Producers(_Scanner):
     async def scan_once(self) -> bool:
         keys, more = self._due(self._kept_ms)
         before_ms = self._now_ms() - self._kept_ms
-        stale: list[bytes] = []
         again: dict[bytes, bytes | None] = {}
         expired: list[Envelope] = []
         for key in keys:
             producer_id = transaction_rows.producer_id_of_key(key)
-            data = self._shard.state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
-            stale.append(key)
-            if data is None:
-                continue
-            used_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
-            if used_ms > before_ms:
-                again[TRANSACTIONAL_PRODUCERS_DUE.key(used_ms, producer_id)] = b""
-            else:
-                expired.append(ExpireTransaction("", producer_id, used_ms).envelope())
+            row = TRANSACTIONAL_PRODUCERS.get(self._shard.state.get, producer_id)
+            if row is not None and row.used_ms > before_ms:
+                again[TRANSACTIONAL_PRODUCERS_DUE.key(row.used_ms, producer_id)] = b""
+            elif row is not None:
+                expired.append(ExpireTransaction("", producer_id, row.used_ms).envelope())
         if not await self._append(expired):
             return False
-        self._shard.commit(dict.fromkeys(stale) | again)
+        self._shard.commit(dict.fromkeys(keys) | again)
         return more

@@ -13,6 +13,7 @@ from kproxy.common.memory_budget import AnswerBudget, AskersBudget, ResponseBudg
 from kproxy.config.server import Config
 from kproxy.delays.delays import Delays
 from kproxy.fetching.sessions import FetchSessions
+from kproxy.groups.coordinator import GroupServices
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
@@ -119,10 +120,11 @@ class Worker:
     def _make_parts(self, clock: Clock) -> None:
         """Make what works in the background, for the shards that are served here."""
         config, routes, serving = self.config, self.routes, self.routes.all
-        self.groups = Coordinators(
-            serving, config, self._lookup, clock.now_ms, landing=routes,
-            settings_of=self.group_settings, readers=self.authorizer,
+        services = GroupServices(
+            config, self._lookup, clock.now_ms, landing=routes, settings_of=self.group_settings,
+            readers=self.authorizer,
         )  # fmt: skip
+        self.groups = Coordinators(serving, services)
         self.transactions = TransactionCoordinators(serving, routes, config, clock.now_ms)
         self.dead_letters = DeadLetters(
             serving, routes, self.group_settings, self.catalogue, config, self.counters, clock,

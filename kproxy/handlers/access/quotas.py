@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.needs import AccessServices
+from kproxy.handlers.common.needs import AccessNeeds
 from kproxy.security.cache import Entity
 from kproxy.security.quotas import (
     CLIENT_ID,
@@ -50,7 +50,7 @@ def _invalid(message: str) -> KafkaError:
 # -- describing
 
 
-async def describe(worker: AccessServices, request: Request) -> Mapping[str, Any]:
+async def describe(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeClientQuotasResponse: of the entities that a filter is about."""
     try:
         exact, kinds = _filter(request.body.components)
@@ -119,7 +119,7 @@ def _filter(components: Any) -> tuple[Named, set[str]]:
 # -- altering
 
 
-async def alter(worker: AccessServices, request: Request) -> Mapping[str, Any]:
+async def alter(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterClientQuotasResponse. All sound parts are in force here when it is
     answered."""
     outcomes: dict[Entity, tuple[Code, str | None]] = {}
@@ -154,7 +154,7 @@ async def alter(worker: AccessServices, request: Request) -> Mapping[str, Any]:
 
 
 async def _put(
-    worker: AccessServices, request: Request, changes: Mapping[str, dict[str, Any] | None]
+    worker: AccessNeeds, request: Request, changes: Mapping[str, dict[str, Any] | None]
 ) -> None:
     """Put rows. Raise KafkaError."""
     worker.security.check_room(name for name, value in changes.items() if value is not None)
@@ -175,7 +175,7 @@ def _shown(named: Named) -> str:
 
 
 def _checked(
-    worker: AccessServices, named: Named, ops: Mapping[str, float | None]
+    worker: AccessNeeds, named: Named, ops: Mapping[str, float | None]
 ) -> dict[str, dict[str, Any] | None]:
     """Return the rows that change. Raise KafkaError."""
     known = _limited(named)

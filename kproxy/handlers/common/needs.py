@@ -82,23 +82,23 @@ class Definitions(Queues, Protocol):
     def mutations(self, request: Request, strict_from: int = 0) -> Mutations: ...
 
 
-class ProduceServices(Definitions, Answers, Searches, Protocol):
+class ProduceNeeds(Definitions, Answers, Searches, Protocol):
     delays: Delays
     refused_batches: RefusedBatches
 
 
-class FetchServices(Queues, Answers, Searches, Source, Protocol):
+class FetchNeeds(Queues, Answers, Searches, Source, Protocol):
     sessions: FetchSessions
     quotas: Quotas
     security: SecurityCache
 
 
-class TopicServices(Definitions, Protocol):
+class TopicNeeds(Definitions, Protocol):
     cluster: Cluster
     configured_groups: Callable[[], Iterator[str]]
 
 
-class ConfigServices(Definitions, Protocol):
+class ConfigNeeds(Definitions, Protocol):
     cluster: Cluster
     dead_letters: DeadLetters
     passages: Passages
@@ -109,7 +109,7 @@ class ConfigServices(Definitions, Protocol):
     def group_settings(self, group: str) -> GroupSettings: ...
 
 
-class GroupServices(Queues, Answers, Protocol):
+class GroupNeeds(Queues, Answers, Protocol):
     cluster: Cluster
     groups: Coordinators
 
@@ -117,20 +117,20 @@ class GroupServices(Queues, Answers, Protocol):
     def group_settings(self, group: str) -> GroupSettings: ...
 
 
-class ShareServices(GroupServices, Searches, Source, Protocol):
+class ShareNeeds(GroupNeeds, Searches, Source, Protocol):
     quotas: Quotas
     security: SecurityCache
     shares: SharePartitions
     share_sessions: ShareSessions
 
 
-class TransactionServices(GroupServices, Protocol):
+class TransactionNeeds(GroupNeeds, Protocol):
     transactions: TransactionCoordinators
 
     def any_shard(self) -> Shard: ...
 
 
-class AccessServices(Protocol):
+class AccessNeeds(Protocol):
     """The rules, users and quotas."""
 
     authorizer: Authorizer
@@ -139,7 +139,7 @@ class AccessServices(Protocol):
     async def secure(self, changes: Mapping[str, dict[str, Any] | None]) -> None: ...
 
 
-class ClusterServices(Protocol):
+class ClusterNeeds(Protocol):
     """The level in force, and its rise."""
 
     level: Level

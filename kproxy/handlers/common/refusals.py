@@ -6,7 +6,7 @@ Each is the shape that Kafka's request classes give an error (`getErrorResponse`
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kproxy.common.errors import Code
+from kproxy.common.errors import Code, KafkaError
 from kproxy.worker.request import Request
 
 Refusal = Callable[[Request, Code], Mapping[str, Any]]
@@ -20,6 +20,11 @@ TEXTS = {
 
 def said(code: Code, message: str | None = None) -> dict[str, Any]:
     return {"error_code": code, "error_message": message or TEXTS[code]}
+
+
+def error_fields(error: KafkaError) -> dict[str, Any]:
+    """Return the two fields of an answer, or of a part of it, that say an error."""
+    return {"error_code": error.code, "error_message": error.message}
 
 
 def whole(*empty: str, message: bool = True) -> Refusal:

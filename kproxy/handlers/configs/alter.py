@@ -10,7 +10,7 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
 from kproxy.handlers.common.items import Asked, Refusing, settle
-from kproxy.handlers.common.needs import ConfigServices
+from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
@@ -44,22 +44,22 @@ _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
 _OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[tuple[_Change, dict[str, str]]]]
 """The result of changes to a queue's settings, and all it has then. Raises KafkaError."""
-_OfGroup = Callable[[ConfigServices, Any, Pace], Awaitable[ConfigureGroup]]
+_OfGroup = Callable[[ConfigNeeds, Any, Pace], Awaitable[ConfigureGroup]]
 """The result of changes to a group's settings. Raises KafkaError."""
 
 
-async def incremental(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
+async def incremental(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return an IncrementalAlterConfigsResponse: settings that are not named stay."""
     return await _altered(worker, request, _incremental, group_configs.incremental)
 
 
-async def whole(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
+async def whole(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterConfigsResponse: settings that are not named go back to their defaults."""
     return await _altered(worker, request, _whole, group_configs.whole)
 
 
 async def _altered(
-    worker: ConfigServices, request: Request, of_queue: _OfQueue, of_group: _OfGroup
+    worker: ConfigNeeds, request: Request, of_queue: _OfQueue, of_group: _OfGroup
 ) -> Mapping[str, Any]:
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
@@ -112,7 +112,7 @@ async def _altered(
 
 
 def _check_dead_letters(
-    worker: ConfigServices, request: Request, change: ConfigureGroup
+    worker: ConfigNeeds, request: Request, change: ConfigureGroup
 ) -> ConfigureGroup:
     """Check that who sets where dead letters go may write there, and create what is made.
 
@@ -135,7 +135,7 @@ def _check_dead_letters(
     return change._replace(given=change.given | signature)
 
 
-def _only_deletes(worker: ConfigServices, resource: Any) -> bool:
+def _only_deletes(worker: ConfigNeeds, resource: Any) -> bool:
     """Tell whether a broker is to forget settings: it has none that were given while it ran.
 
     `kafka-reassign-partitions` does so with its throttles.
@@ -157,7 +157,7 @@ async def _need_lists(resource: Any, pace: Pace) -> None:
             raise KafkaError(Code.INVALID_CONFIG, f"{change.name} is not a list: set it as a whole")
 
 
-def _queue(worker: ConfigServices, resource: Any) -> Queue:
+def _queue(worker: ConfigNeeds, resource: Any) -> Queue:
     if resource.resource_type == BROKER_LOGGER:
         raise KafkaError(Code.INVALID_CONFIG, "the level of kproxy's log cannot be changed")
     if resource.resource_type != TOPIC:

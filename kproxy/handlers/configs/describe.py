@@ -12,7 +12,7 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.delays.standing import DelayStanding, waiting_for
 from kproxy.handlers.common.items import Refusing
-from kproxy.handlers.common.needs import ConfigServices
+from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import need_settings
 from kproxy.handlers.configs import server_settings
 from kproxy.handlers.configs.server_settings import Told
@@ -55,7 +55,7 @@ _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
-async def handle(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
+async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeConfigsResponse."""
     body, results = request.body, []
     for resource in body.resources:
@@ -86,7 +86,7 @@ async def handle(worker: ConfigServices, request: Request) -> Mapping[str, Any]:
 
 
 def _entries(
-    worker: ConfigServices, body: Any, resource: Any, names: set[str] | None
+    worker: ConfigNeeds, body: Any, resource: Any, names: set[str] | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of a resource. Raise KafkaError."""
     kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
@@ -115,7 +115,7 @@ def _entries(
     return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
 
 
-def _of_queue(worker: ConfigServices, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
+def _of_queue(worker: ConfigNeeds, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
     synonyms, value = [], worker.batch_limits.default(setting)
     if setting.name in queue.configs:
         value = queue.configs[setting.name]
@@ -129,7 +129,7 @@ def _of_queue(worker: ConfigServices, body: Any, queue: Queue, setting: Setting)
     return _entry(body, setting.name, setting.kind, value, source, synonyms, setting.documentation)
 
 
-def _of_group(worker: ConfigServices, body: Any, group: str) -> Iterator[dict[str, Any]]:
+def _of_group(worker: ConfigNeeds, body: Any, group: str) -> Iterator[dict[str, Any]]:
     row = worker.group_row(group)
     configs = {} if row is None else decode_group_configs(row).configs
     for setting in group_settings.SETTINGS.values():
@@ -148,7 +148,7 @@ def _of_group(worker: ConfigServices, body: Any, group: str) -> Iterator[dict[st
 
 
 def _served(
-    worker: ConfigServices, request: Request, name: str
+    worker: ConfigNeeds, request: Request, name: str
 ) -> Iterator[tuple[int, PartitionKey, Shard]]:
     """Yield a queue's partitions that are served here, for how they stand.
 
@@ -168,7 +168,7 @@ def _stands(body: Any, name: str, stands: Any, documentation: str) -> dict[str, 
     return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
 
 
-def _state(worker: ConfigServices, request: Request, group: str, name: str) -> dict[str, Any]:
+def _state(worker: ConfigNeeds, request: Request, group: str, name: str) -> dict[str, Any]:
     """Return what waits for a dead-letter queue, and each partition that is served here."""
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
@@ -180,7 +180,7 @@ def _state(worker: ConfigServices, request: Request, group: str, name: str) -> d
     return _stands(request.body, name, found, "What a share group does in a queue.")
 
 
-async def _routes(worker: ConfigServices, request: Request, name: str) -> dict[str, Any]:
+async def _routes(worker: ConfigNeeds, request: Request, name: str) -> dict[str, Any]:
     """Return each route out of each partition that is served here, if the client may know of the
     queue that defines it."""
     told: list[RouteStanding] = []
@@ -195,7 +195,7 @@ async def _routes(worker: ConfigServices, request: Request, name: str) -> dict[s
     return _stands(request.body, ROUTES, told, "How the routes stand that a queue's records go.")
 
 
-async def _delays(worker: ConfigServices, request: Request, name: str) -> dict[str, Any]:
+async def _delays(worker: ConfigNeeds, request: Request, name: str) -> dict[str, Any]:
     """Return each partition that is served here and for which something waits."""
     told: list[DelayStanding] = []
     for _, key, shard in _served(worker, request, name):

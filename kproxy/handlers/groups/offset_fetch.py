@@ -6,11 +6,11 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
 from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.handlers.common.committing import queue_of
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.hearing import hear_of
-from kproxy.handlers.common.needs import GroupServices
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group
-from kproxy.handlers.groups.offsets import queue_of
 from kproxy.loop.pace import Row, scanned
 from kproxy.protocol.responses import (
     FETCHED_OFFSET_BY_ID,
@@ -29,7 +29,7 @@ _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
 _PART_BYTES = 300  # about what a partition takes until it is encoded
 
 
-async def handle(worker: GroupServices, request: Request) -> bytes:
+async def handle(worker: GroupNeeds, request: Request) -> bytes:
     """Return an OffsetFetchResponse body; all of a group's offsets if no topics are named."""
     body, version, budget = request.body, request.version, request.budget
     by_id = version >= FETCHED_OFFSET_BY_ID
@@ -53,7 +53,7 @@ def _faulty(body: Any, code: Code) -> list[TopicOffsets]:
 
 
 async def _fetched(
-    worker: GroupServices, request: Request, group: Any, by_id: bool, stable: bool
+    worker: GroupNeeds, request: Request, group: Any, by_id: bool, stable: bool
 ) -> GroupOffsets:
     budget, permits = request.budget, request.permits
     await budget.step(_PART_BYTES)
@@ -73,7 +73,7 @@ async def _fetched(
     return GroupOffsets(group_id, fault, topics)
 
 
-async def _reader_fault(worker: GroupServices, asked: Any) -> Code:
+async def _reader_fault(worker: GroupNeeds, asked: Any) -> Code:
     """Return why a group's member may not read at its epoch (KIP-848). Raise KafkaError."""
     coordinator = coordinator_of(worker, asked.group_id, named=False)
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
@@ -91,7 +91,7 @@ async def _reader_fault(worker: GroupServices, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: GroupServices,
+    worker: GroupNeeds,
     budget: ResponseBudget,
     group: Any,
     by_id: bool,
@@ -131,7 +131,7 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> F
 
 
 async def _all_committed(
-    worker: GroupServices,
+    worker: GroupNeeds,
     budget: ResponseBudget,
     group: str,
     by_id: bool,

@@ -12,7 +12,7 @@ from typing import cast
 from kproxy.common.errors import Code, KafkaError
 from kproxy.delays.splitting import Split
 from kproxy.handlers.common import enlisting
-from kproxy.handlers.common.needs import ProduceServices
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce import delaying
 from kproxy.handlers.produce.expired import note_expired
 from kproxy.handlers.produce.guard import Guard, find_or_make
@@ -78,7 +78,7 @@ class ProduceCall:
 
     def __init__(
         self,
-        worker: ProduceServices,
+        worker: ProduceNeeds,
         version: int,
         request: ProduceRequest,
         inspected: Inspected | None = None,

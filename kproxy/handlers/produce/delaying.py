@@ -2,7 +2,7 @@
 
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split
-from kproxy.handlers.common.needs import ProduceServices
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.metadata.delay_settings import RECORDS_MAX
 from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings
@@ -27,7 +27,7 @@ def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> 
 
 
 def later(
-    worker: ProduceServices, shard: Shard, key: PartitionKey, settings: QueueSettings,
+    worker: ProduceNeeds, shard: Shard, key: PartitionKey, settings: QueueSettings,
     batch: Records, header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
 ) -> Envelope:  # fmt: skip
     """Return a LATER. Raise BadBatch: too much waits."""

@@ -2,7 +2,7 @@
 
 import structlog
 
-from kproxy.handlers.common.needs import ProduceServices
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.protocol.batch import BatchHeader
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.queues import Queue
@@ -12,7 +12,7 @@ _log = structlog.get_logger()
 
 
 def note_expired(
-    worker: ProduceServices, shard: Shard, queue: Queue, key: PartitionKey, header: BatchHeader
+    worker: ProduceNeeds, shard: Shard, queue: Queue, key: PartitionKey, header: BatchHeader
 ) -> None:
     """Note a batch that is older than its queue keeps records; not behind one that is kept."""
     row = shard.state.partition(key)

@@ -1,7 +1,7 @@
 """The rights that a Produce needs of its sender, if not everybody may do anything."""
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.needs import ProduceServices
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.batch import (
     ATTRIBUTES_AT,
@@ -28,7 +28,7 @@ class Guard:
     """
 
     def __init__(
-        self, worker: ProduceServices, permits: Permits, transactional_id: str | None
+        self, worker: ProduceNeeds, permits: Permits, transactional_id: str | None
     ) -> None:
         """Check the id; `transactional_id`: None if no batch is transactional, or there is none."""
         self._worker = worker
@@ -54,7 +54,7 @@ class Guard:
 
 
 def find_or_make(
-    worker: ProduceServices, name: str, guard: Guard | None, mutations: Mutations
+    worker: ProduceNeeds, name: str, guard: Guard | None, mutations: Mutations
 ) -> tuple[Queue | None, Code]:
     """Return a queue, made if there is none and that is allowed; and why there still is none."""
     queue = worker.catalogue.find(name)

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split, split
-from kproxy.handlers.common.needs import ProduceServices
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
@@ -36,7 +36,7 @@ _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
 
-async def inspect(worker: ProduceServices, request: Request, body: ProduceRequest) -> Inspected:
+async def inspect(worker: ProduceNeeds, request: Request, body: ProduceRequest) -> Inspected:
     """Inspect all batches of a Produce that are for such queues."""
     found: Inspected = {}
     bytes_max = worker.batch_limits.of
@@ -65,7 +65,7 @@ async def inspect(worker: ProduceServices, request: Request, body: ProduceReques
 
 
 def split_at_once(
-    worker: ProduceServices, settings: QueueSettings, records: Records | None, version: int
+    worker: ProduceNeeds, settings: QueueSettings, records: Records | None, version: int
 ) -> Split | None:
     """Return what waits of a small batch; None: nothing. Raise BadBatch."""
     header = check(records, worker.batch_limits.of(settings), version)
@@ -113,14 +113,14 @@ def _check_routed(header: BatchHeader, records: Records) -> None:
         return  # it goes to the unroutable ones as it is
 
 
-def _queue(worker: ProduceServices, topic: str | bytes) -> Queue | None:
+def _queue(worker: ProduceNeeds, topic: str | bytes) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
     return worker.catalogue.find(topic)
 
 
 async def _aside(
-    worker: ProduceServices, queue: Queue, index: int, settings: QueueSettings, records: Records
+    worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
     """Inspect on a thread, of which there are few, and with memory for what it unpacks to."""
     memory, size = worker.answer_memory.mine(), 2 * max(INSPECTED_BYTES_MAX, len(records))
@@ -134,7 +134,7 @@ async def _aside(
 
 
 def _inspected(
-    worker: ProduceServices, queue: Queue, index: int, settings: QueueSettings, records: Records
+    worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
     """Return a batch as it is appended. Raise BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()

@@ -11,11 +11,10 @@ from uuid import UUID
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.requests import share_offsets
 from kproxy.groups.requests.share_offsets import NewStart
-from kproxy.handlers.common.group_coordinators import coordinator_of
-from kproxy.handlers.common.needs import ShareServices
+from kproxy.handlers.common.group_coordinators import check_share_level, coordinator_of
+from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import forbidden, need_group
-from kproxy.handlers.common.refusals import said
-from kproxy.handlers.shares.groups import check_level
+from kproxy.handlers.common.refusals import error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op, Resource
@@ -40,7 +39,7 @@ Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 # -- describing
 
 
-async def describe(worker: ShareServices, request: Request) -> Mapping[str, Any]:
+async def describe(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
     for asked in request.body.groups:
@@ -49,7 +48,7 @@ async def describe(worker: ShareServices, request: Request) -> Mapping[str, Any]
             "error_message": None,
         }  # fmt: skip
         try:
-            check_level(worker)
+            check_share_level(worker)
             need_group(request, Op.DESCRIBE, asked.group_id)
             if not asked.group_id and asked.topics is not None:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
@@ -57,13 +56,13 @@ async def describe(worker: ShareServices, request: Request) -> Mapping[str, Any]
                 coordinator_of(worker, asked.group_id)
                 answer["topics"] = await _stands(worker, request, asked)
         except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
+            answer |= error_fields(error)
         groups.append(answer)
         await request.budget.step(_PART_BYTES)
     return {"groups": groups}
 
 
-async def _stands(worker: ShareServices, request: Request, asked: Any) -> list[dict[str, Any]]:
+async def _stands(worker: ShareNeeds, request: Request, asked: Any) -> list[dict[str, Any]]:
     if asked.topics is not None:
         await worker.routes.wait_for_catalogue(topic.topic_name for topic in asked.topics)
         named = [(topic.topic_name, topic.partitions) for topic in asked.topics]
@@ -113,7 +112,7 @@ def _id_of(queue: Queue | None) -> UUID:
     return ZERO_UUID if queue is None else UUID(bytes=bytes(queue.queue_id))
 
 
-async def _all(worker: ShareServices, request: Request, group_id: str) -> list[tuple[str, range]]:
+async def _all(worker: ShareNeeds, request: Request, group_id: str) -> list[tuple[str, range]]:
     """Return all queues that a group has share partitions of, with their partitions."""
     coordinator = coordinator_of(worker, group_id)
     found: list[tuple[str, range]] = []
@@ -125,7 +124,7 @@ async def _all(worker: ShareServices, request: Request, group_id: str) -> list[t
     return sorted(found, key=lambda one: one[0])
 
 
-async def look(worker: ShareServices, group_id: str, slots: Slots) -> None:
+async def look(worker: ShareNeeds, group_id: str, slots: Slots) -> None:
     """Note in parts of an answer what the shards say of them."""
     shards = worker.routes.shards
     by_shard: dict[int, list[PartitionKey]] = {}
@@ -148,13 +147,13 @@ async def look(worker: ShareServices, group_id: str, slots: Slots) -> None:
 # -- changing
 
 
-async def alter(worker: ShareServices, request: Request) -> Mapping[str, Any]:
+async def alter(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     starts: list[NewStart] = []
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.READ, body.group_id)
         if not body.group_id:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
@@ -183,16 +182,16 @@ async def alter(worker: ShareServices, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
         await share_offsets.reset(coordinator, body.group_id, starts)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
+        return error_fields(error) | {"responses": ()}
     return {"error_code": Code.NONE, "error_message": None, "responses": topics}
 
 
-async def delete(worker: ShareServices, request: Request) -> Mapping[str, Any]:
+async def delete(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.DELETE, body.group_id)
         barred = await forbidden(request, Op.READ, (one.topic_name for one in body.topics))
         if not body.group_id:
@@ -209,7 +208,7 @@ async def delete(worker: ShareServices, request: Request) -> Mapping[str, Any]:
         queues = [queue for _, queue in named if queue is not None]
         dropped = await share_offsets.forget(coordinator, body.group_id, queues)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
+        return error_fields(error) | {"responses": ()}
     for name in sorted(barred):
         fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
         topics.append({"topic_name": name, "topic_id": ZERO_UUID, **fault})

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.needs import TopicServices
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import cluster_operations, forbidden, topic_operations
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import absent
@@ -26,7 +26,7 @@ _QUEUES_AT_ONCE = 100
 _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 
 
-async def handle(worker: TopicServices, request: Request) -> bytes:
+async def handle(worker: TopicNeeds, request: Request) -> bytes:
     """Return a MetadataResponse body. New queues are answered only when they can be written to."""
     body, version = request.body, request.version
     asked = getattr(body, "include_topic_authorized_operations", False)
@@ -49,7 +49,7 @@ async def handle(worker: TopicServices, request: Request) -> bytes:
     )
 
 
-def _topic(worker: TopicServices, request: Request, queue: Queue, operations: int) -> bytes:
+def _topic(worker: TopicNeeds, request: Request, queue: Queue, operations: int) -> bytes:
     leaders = worker.cluster.leaders(queue.name, queue.partitions)
     if operations != UNKNOWN_OPERATIONS and not request.permits.all:
         operations = topic_operations(request, queue.name)
@@ -58,7 +58,7 @@ def _topic(worker: TopicServices, request: Request, queue: Queue, operations: in
     )
 
 
-async def _all(worker: TopicServices, request: Request, operations: int) -> tuple[list[bytes], int]:
+async def _all(worker: TopicNeeds, request: Request, operations: int) -> tuple[list[bytes], int]:
     """Return every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
     queues, step = worker.catalogue.all(), request.budget.step
@@ -76,9 +76,7 @@ async def _all(worker: TopicServices, request: Request, operations: int) -> tupl
     return pieces, topic_count
 
 
-async def _some(
-    worker: TopicServices, request: Request, topics: Any, operations: int
-) -> list[bytes]:
+async def _some(worker: TopicNeeds, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Return the named topics, each once."""
     version, step = request.version, request.budget.step
     asked = await request.budget.count(
@@ -98,7 +96,7 @@ async def _some(
 
 
 async def _makeable(
-    worker: TopicServices, request: Request, names: list[str], denied: set[str]
+    worker: TopicNeeds, request: Request, names: list[str], denied: set[str]
 ) -> list[str]:
     """Return the topics that are there or may be made; add the others to `denied`."""
     find, may_create, kept = worker.catalogue.find, request.permits.may_create, []
@@ -112,7 +110,7 @@ async def _makeable(
     return kept
 
 
-async def _create_missing(worker: TopicServices, request: Request, names: list[str]) -> None:
+async def _create_missing(worker: TopicNeeds, request: Request, names: list[str]) -> None:
     """Make those that are not there. One that a quota refuses is missing, and not waited for."""
     waiting: dict[str, Ticket] = {}
     mutations, partitions = worker.mutations(request), worker.config.partitions_default
@@ -129,7 +127,7 @@ async def _create_missing(worker: TopicServices, request: Request, names: list[s
 
 
 def _one(
-    worker: TopicServices, request: Request, name: str | None, topic_id: UUID | None,
+    worker: TopicNeeds, request: Request, name: str | None, topic_id: UUID | None,
     operations: int, denied: set[str],
 ) -> bytes:  # fmt: skip
     version = request.version
@@ -151,7 +149,7 @@ def _one(
     return metadata_topic(version, absent(name)[0], name, NO_QUEUE, (), operations)
 
 
-async def describe_cluster(worker: TopicServices, request: Request) -> Mapping[str, Any]:
+async def describe_cluster(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeClusterResponse (KIP-700)."""
     body = request.body
     cluster = worker.cluster.seen_by(request.peer.listener)

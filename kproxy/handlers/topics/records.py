@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.needs import TopicServices
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.metadata import queue_settings
 from kproxy.security.acls import Op
 from kproxy.shard.appends import Appends
@@ -16,7 +16,7 @@ from kproxy.worker.request import Request
 _TOPIC_BYTES, _PART_BYTES = 600, 500  # about, until they are encoded
 
 
-async def delete(worker: TopicServices, request: Request) -> Mapping[str, Any]:
+async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
     step = request.budget.step
     wanted: dict[str, dict[int, int]] = {}
@@ -52,7 +52,7 @@ async def delete(worker: TopicServices, request: Request) -> Mapping[str, Any]:
     return {"topics": topics}
 
 
-def _trim(worker: TopicServices, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
+def _trim(worker: TopicNeeds, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
     """Return a TRIM and its shard. Raise KafkaError."""
     queue = worker.catalogue.find(name)
     if queue is None or not 0 <= index < queue.partitions:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from heapq import merge
 
 from kproxy.common.errors import Code
-from kproxy.handlers.common.needs import TopicServices
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import topic_operations
 from kproxy.handlers.topics.metadata import TOPIC_OPERATIONS
 from kproxy.loop.pace import slices
@@ -20,7 +20,7 @@ _SORTED_AT_ONCE = 2000
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
 
 
-async def handle(worker: TopicServices, request: Request) -> bytes:
+async def handle(worker: TopicNeeds, request: Request) -> bytes:
     """Return a DescribeTopicPartitionsResponse body, with a cursor if there is more."""
     body = request.body
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
@@ -67,7 +67,7 @@ async def handle(worker: TopicServices, request: Request) -> bytes:
 
 
 def _asked(
-    worker: TopicServices, runs: list[list[str]], first: str
+    worker: TopicNeeds, runs: list[list[str]], first: str
 ) -> Iterator[tuple[str, Queue | None]]:
     """Yield queues by name from the first on: the named ones, in sorted runs, or all."""
     if runs:

@@ -10,7 +10,7 @@ from uuid import UUID
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
 from kproxy.handlers.common.items import Asked, Refusing, settle
-from kproxy.handlers.common.needs import TopicServices
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import denied, forbidden
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.handlers.common.route_checks import check_routes, signed
@@ -36,7 +36,7 @@ _TOPIC_BYTES, _CREATED_BYTES = 600, 2500  # about, until they are encoded
 _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 
-async def create(worker: TopicServices, request: Request) -> Mapping[str, Any]:
+async def create(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreateTopicsResponse; a queue answered without error can be used at once."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
@@ -100,7 +100,7 @@ def _refuse_repeated(name: str, named: dict[str, int]) -> None:
         raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
 
 
-async def _ask_for_too_many(worker: TopicServices, request: Request, named: dict[str, int]) -> bool:
+async def _ask_for_too_many(worker: TopicNeeds, request: Request, named: dict[str, int]) -> bool:
     """Return whether a CreateTopics asks for too many partitions, as Kafka counts them."""
     default, asked = worker.config.partitions_default, 0
     for topic in request.body.topics:
@@ -115,7 +115,7 @@ def _exists(name: str) -> str:
     return f"Topic '{name}' already exists."
 
 
-def _checked(worker: TopicServices, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
+def _checked(worker: TopicNeeds, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
     """Return (partition count, configs) of a sound creation. Raise KafkaError."""
     fault = name_fault(topic.name)
     if fault:
@@ -166,7 +166,7 @@ def _assigned(topic: Any, nodes: set[int]) -> int:
 class _Created:
     """The answers for queues that were made; those that are made alike share their settings."""
 
-    def __init__(self, worker: TopicServices, request: Request) -> None:
+    def __init__(self, worker: TopicNeeds, request: Request) -> None:
         self._worker = worker
         self._sees = request.permits.sees
         self._kept: dict[str, str] = {}
@@ -217,7 +217,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
     }
 
 
-async def delete(worker: TopicServices, request: Request) -> Mapping[str, Any]:
+async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
@@ -262,7 +262,7 @@ async def delete(worker: TopicServices, request: Request) -> Mapping[str, Any]:
     return {"responses": answers}
 
 
-def _named(worker: TopicServices, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
+def _named(worker: TopicNeeds, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
     """Give the names of queues; None of one that is not known by its id."""
     for name, topic_id in named:
         queue = None if name else worker.catalogue.find_id(QueueId(topic_id.bytes))
@@ -285,7 +285,7 @@ def _may_delete(request: Request, name: str, there: bool) -> bool:
     return permits.topic(Op.DELETE if there else Op.DESCRIBE, name)
 
 
-def _wanted(worker: TopicServices, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
+def _wanted(worker: TopicNeeds, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
     if topic_id != ZERO_UUID:
         if name is not None:
             return None, Code.INVALID_REQUEST
@@ -297,7 +297,7 @@ def _wanted(worker: TopicServices, name: str | None, topic_id: UUID) -> tuple[Qu
     return queue, Code.NONE if queue else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def create_partitions(worker: TopicServices, request: Request) -> Mapping[str, Any]:
+async def create_partitions(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreatePartitionsResponse."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
@@ -331,7 +331,7 @@ async def create_partitions(worker: TopicServices, request: Request) -> Mapping[
     return {"results": results}
 
 
-def _growable(worker: TopicServices, topic: Any) -> Queue:
+def _growable(worker: TopicNeeds, topic: Any) -> Queue:
     queue = worker.catalogue.find(topic.name)
     if queue is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
