@@ -81,7 +81,16 @@ class SubscriptionResolver:
 
     # -- the queues that they read
 
-    def refresh(self, group: Assigned, *, now: bool) -> bool:
+    def refresh_epoch(self, group: Assigned, *, subscribed: bool) -> bool:
+        """Begin a group's next epoch if its members read other queues than its target was made of.
+
+        Return whether they do. `subscribed`: the asking member's subscription has changed.
+        """
+        others = self._refresh(group, now=subscribed) or subscribed
+        group.epoch += others
+        return others
+
+    def _refresh(self, group: Assigned, *, now: bool) -> bool:
         """Return whether the queues that a group reads have changed since its target was made."""
         if group.resolving or not (now or self._is_due(group)):
             return False

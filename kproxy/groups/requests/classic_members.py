@@ -61,8 +61,7 @@ async def join(
         member.session_s, member.rebalance_s = asked.session_s, asked.rebalance_s
         group.put(member)
         group.renew_session(member)
-        if coordinator.subscriptions.refresh(group, now=changed) or changed:
-            group.epoch += 1
+        coordinator.subscriptions.refresh_epoch(group, subscribed=changed)
         coordinator.subscriptions.assign_if_due(group)
         # Before version 1 of the subscription members give up all they have before they join.
         await done(group.reconcile(member, owned))
@@ -132,8 +131,7 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: Membe
     member = _claimed(group, claim)
     group.renew_session(member)
     async with group.lock:
-        if not group.ended and coordinator.subscriptions.refresh(group, now=False):
-            group.epoch += 1
+        if not group.ended and coordinator.subscriptions.refresh_epoch(group, subscribed=False):
             group.changed.add(member.id)
             await coordinator.log_changes(group)
     behind = member.epoch < group.epoch or member.progress == Progress.UNREVOKED

@@ -167,9 +167,7 @@ async def _stay(
     if fresh:
         group.put(member)
     group.renew_session(member)
-    bump = coordinator.subscriptions.refresh(group, now=subscribed)
-    if subscribed or bump:
-        group.epoch += 1
+    coordinator.subscriptions.refresh_epoch(group, subscribed=subscribed)
     coordinator.subscriptions.assign_if_due(group)
     await done(group.reconcile(member, asked.owned))
     return result_of(member, before, whole=asked.member_epoch == JOIN_EPOCH or asked.says_all)

@@ -96,11 +96,9 @@ async def _stay(
     if fresh:
         group.put(member)
     group.renew_session(member)
-    bump = coordinator.subscriptions.refresh(group, now=subscribed)
-    if subscribed or bump:
-        group.epoch += 1
+    others = coordinator.subscriptions.refresh_epoch(group, subscribed=subscribed)
     if group.unchecked:
-        group.making = group.making or subscribed or bump  # said with what is logged anyway
+        group.making = group.making or others  # said with what is logged anyway
         await log(coordinator, group)  # share partitions are made for a group that is logged
         pace.begin()
         await coordinator.shares.begin(group)

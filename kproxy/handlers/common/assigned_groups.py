@@ -15,7 +15,7 @@ from kproxy.groups.requests.assigned_heartbeat import HeartbeatResult
 from kproxy.handlers.common.group_coordinators import check_share_level, coordinator_of
 from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import HIDDEN, group_operations, hides_any, need_group
-from kproxy.handlers.common.refusals import error_fields, said
+from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
 from kproxy.loop.steps import EVERY, Steps, done
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
@@ -30,8 +30,7 @@ _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they a
 async def heartbeat_answer(beat: Awaitable[tuple[HeartbeatResult, int]]) -> Mapping[str, Any]:
     """Return the answer to a heartbeat, given its result and the ms until the next one."""
     answer: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
+        **NO_ERROR,
         "member_id": None,
         "member_epoch": 0,
         "heartbeat_interval": 0,
@@ -86,8 +85,7 @@ async def _described(
     worker: GroupNeeds, request: Request, group_id: str, kind: str, assignor: str
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
+        **NO_ERROR,
         "group_id": group_id,
         "group_state": "",
         "group_epoch": 0,

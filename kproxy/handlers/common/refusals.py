@@ -9,6 +9,7 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.worker.request import Request
 
+NO_ERROR: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
 Refusal = Callable[[Request, Code], Mapping[str, Any]]
 TEXTS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",

@@ -12,7 +12,7 @@ from kproxy.groups.model.classic_states import State
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import group_operations, need_group
-from kproxy.handlers.common.refusals import error_fields
+from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -42,8 +42,7 @@ def _size(members: Sequence[dict[str, Any]]) -> int:
 
 async def _described(worker: GroupNeeds, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
+        **NO_ERROR,
         "group_id": group_id,
         "group_state": "",
         "protocol_type": "",
@@ -70,8 +69,7 @@ async def _described(worker: GroupNeeds, request: Request, group_id: str) -> dic
     answer |= {"group_state": State.DEAD}
     if request.version >= _NOT_FOUND_SAID:
         what = "is not a classic group" if head is not None else "not found"
-        message = f"Group {group_id} {what}."
-        answer |= {"error_code": Code.GROUP_ID_NOT_FOUND, "error_message": message}
+        answer |= said(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
     return answer
 
 
@@ -80,8 +78,7 @@ async def describe_streams(worker: GroupNeeds, request: Request) -> Mapping[str,
     groups = []
     for name in request.body.group_ids:
         answer: dict[str, Any] = {
-            "error_code": Code.GROUP_ID_NOT_FOUND,
-            "error_message": f"Group {name} is not a streams group.",
+            **said(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a streams group."),
             "group_id": name,
             "group_state": "",
             "group_epoch": 0,

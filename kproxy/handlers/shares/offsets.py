@@ -14,7 +14,7 @@ from kproxy.groups.requests.share_offsets import NewStart
 from kproxy.handlers.common.group_coordinators import check_share_level, coordinator_of
 from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import forbidden, need_group
-from kproxy.handlers.common.refusals import error_fields, said
+from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op, Resource
@@ -43,10 +43,7 @@ async def describe(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
     for asked in request.body.groups:
-        answer: dict[str, Any] = {
-            "group_id": asked.group_id, "topics": [], "error_code": Code.NONE,
-            "error_message": None,
-        }  # fmt: skip
+        answer: dict[str, Any] = {"group_id": asked.group_id, "topics": [], **NO_ERROR}
         try:
             check_share_level(worker)
             need_group(request, Op.DESCRIBE, asked.group_id)
@@ -79,15 +76,11 @@ async def _stands(worker: ShareNeeds, request: Request, asked: Any) -> list[dict
             continue
         parts: list[dict[str, Any]] = []
         for index in indices:
-            part: dict[str, Any] = {
-                "partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
-                "error_code": Code.NONE, "error_message": None,
-            }  # fmt: skip
+            part: dict[str, Any] = {"partition_index": index, **_UNKNOWN_STAND, **NO_ERROR}
             if queue is not None and 0 <= index < queue.partitions:
                 slots[queue.queue_id, index] = queue, part
             elif queue is not None:
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                part |= {"error_code": code, "error_message": _NOT_HOSTED}
+                part |= said(Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HOSTED)
             parts.append(part)
             await request.budget.step(_PART_BYTES)
         topics.append({"topic_name": name, "topic_id": _id_of(queue), "partitions": parts})
@@ -169,10 +162,9 @@ async def alter(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
             parts = []
             for asked in topic.partitions:
                 index = asked.partition_index
-                part = {"partition_index": index, "error_code": Code.NONE, "error_message": None}
+                part = {"partition_index": index, **NO_ERROR}
                 if queue is None or not 0 <= index < queue.partitions:
-                    code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                    part |= {"error_code": code, "error_message": _NOT_HOSTED}
+                    part |= said(Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HOSTED)
                 else:
                     starts.append(NewStart(queue, index, asked.start_offset))
                 parts.append(part)
@@ -183,7 +175,7 @@ async def alter(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
         await share_offsets.reset(coordinator, body.group_id, starts)
     except KafkaError as error:
         return error_fields(error) | {"responses": ()}
-    return {"error_code": Code.NONE, "error_message": None, "responses": topics}
+    return {**NO_ERROR, "responses": topics}
 
 
 async def delete(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
@@ -213,14 +205,11 @@ async def delete(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
         fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
         topics.append({"topic_name": name, "topic_id": ZERO_UUID, **fault})
     for name, queue in named:
-        answer = {"topic_name": name, "topic_id": _id_of(queue), "error_code": Code.NONE,
-                  "error_message": None}  # fmt: skip
+        answer = {"topic_name": name, "topic_id": _id_of(queue), **NO_ERROR}
         if queue is None or queue.queue_id not in dropped:
-            answer |= {
-                "topic_id": ZERO_UUID,
-                "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION,
-                "error_message": _NOT_HOSTED if queue is None else _NOTHING_TO_DELETE,
-            }
+            message = _NOT_HOSTED if queue is None else _NOTHING_TO_DELETE
+            fault = said(Code.UNKNOWN_TOPIC_OR_PARTITION, message)
+            answer |= {"topic_id": ZERO_UUID, **fault}
         topics.append(answer)
         await request.budget.step(_PART_BYTES)
-    return {"error_code": Code.NONE, "error_message": None, "responses": topics}
+    return {**NO_ERROR, "responses": topics}

@@ -33,14 +33,7 @@ from kproxy.virtual.rows.transactions import (
 )
 from kproxy.worker.request import Request
 
-_STATES = {
-    TransactionState.EMPTY: "Empty",
-    TransactionState.ONGOING: "Ongoing",
-    TransactionState.PREPARE_COMMIT: "PrepareCommit",
-    TransactionState.PREPARE_ABORT: "PrepareAbort",
-    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
-    TransactionState.COMPLETE_ABORT: "CompleteAbort",
-}
+_STATES = {state: state.name.title().replace("_", "") for state in TransactionState}
 _KNOWN_STATES = {*_STATES.values(), "Dead", "PrepareEpochFence"}
 _GROUPS_TOPIC = "__consumer_offsets"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
