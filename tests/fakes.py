@@ -26,7 +26,8 @@ from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.state import State
 from kproxy.virtual.types import ShardId
-from kproxy.worker.worker import OneShard, Worker
+from kproxy.worker.shards import OneShard
+from kproxy.worker.worker import Worker
 
 
 @contextmanager

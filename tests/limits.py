@@ -114,7 +114,7 @@ TINY: dict[str, int] = {
     "routes.reading.KEPT_RECORDS_MAX": 5,
     "shard.appends.TICKET_MAX": 2,
     "shard.compaction_keys._ABORTED_AT_ONCE": 2,
-    "shard.compactor.KEYS_MAX": 3,
+    "shard.compaction_pass.KEYS_MAX": 3,
     "shard.compactor._LOOKS_AT_ONCE": 1,
     "shard.compactor._PASSES": 2,
     "shard.compactor._UNREADABLE_MAX": 1,
@@ -172,7 +172,7 @@ TINY: dict[str, int] = {
 
 FIXED: dict[str, str] = {
     "No simulation runs this code: tests of its own package cross it.": """
-        admin_socket.server._CONNECTIONS_MAX cluster.node._OPENING_MAX
+        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
         fetching.streamed_response._GAP_MAX groups.requests.classic_rebalance._ANSWERS_AT_ONCE
@@ -190,7 +190,8 @@ FIXED: dict[str, str] = {
         handlers.produce.guard._BATCHES_AT_ONCE handlers.topics.topic_partitions._SORTED_AT_ONCE
         handlers.topics.topic_partitions._PAGE_MAX handlers.topics.topics._DELETED_AT_ONCE
         handlers.topics.topics._PARTITIONS_AT_ONCE handlers.transactions.admin._LISTED_MAX
-        handlers.transactions.offsets._AT_ONCE handlers.access.users._NAMES_AT_ONCE
+        handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
+        handlers.access.users._NAMES_AT_ONCE
         handlers.access.users._AT_ONCE loop.garbage._STEPS_MAX observe.http_thread.CONNECTIONS_MAX
         observe.http_thread.PAGES_MAX observe.http_thread._PARTS observe.selected._LOT
         observe.top_page._PARTITIONS_MAX protocol.responses._CACHED_PARTITIONS_MAX
@@ -224,9 +225,9 @@ FIXED: dict[str, str] = {
         virtual.rows.routes.DEFINITIONS_MAX virtual.rows.routes.EPOCHS_MAX
     """,
     "Not a bound: a share, a step of a counter, or a name for something else.": """
-        common.counters.TIMED_EVERY groups.model.consumer_group._ROWS
+        common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
-        groups.model.share_group._ROWS routes.services._READERS shard.retention._PAUSE
+        routes.services._READERS shard.retention._PAUSE
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,

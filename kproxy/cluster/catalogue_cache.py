@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from kproxy.cluster.row_catalogue import GROUPS, SECURITY, RowCatalogue
+from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of
 from kproxy.shard.shard import Shard
@@ -89,10 +90,6 @@ def announced(name: str, value: bytes) -> Queue:
     )
 
 
-def _nothing(_: object) -> None:
-    pass
-
-
 def _said(record: Record) -> tuple[str, Queue | Tombstone] | None:
     """Return a name, and what a record says of it; None where someone else wrote the record."""
     try:
@@ -150,9 +147,9 @@ class CatalogueCache:
         self.changes = 0
         self.reading_again = False
         self._ended: dict[str, int] = {}  # names that were nobody's a while ago, as of when
-        self.gone: Callable[[QueueId], None] = _nothing
+        self.gone: Callable[[QueueId], None] = nothing
         """A callback for ids that stand for no queue any more, as the log has it."""
-        self.reconfigured: Callable[[Queue], None] = _nothing
+        self.reconfigured: Callable[[Queue], None] = nothing
         """A callback for queues with other settings than before."""
         for key, _ in list(kv.scan(*CatalogueRow.DOUBT.range())):
             self.retract(name_of(key))

@@ -2,15 +2,11 @@
 
 Any worker may append to any log. The owner of the shard folds the command and publishes the
 outcome in the queues topic. The worker that sent the command answers its client with that outcome.
-
-A queue over several shards is one command in its home shard. The owner of the home shard then
-appends ASSIGN_PARTITIONS to each other shard, and repeats it until each shard has folded it. Then
-it appends QUEUE_READY in the home shard, and only then can any client use the queue.
 """
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,18 +15,18 @@ import structlog
 
 from kproxy.cluster.announcer import Announcer, ClusterContext, serves
 from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
+from kproxy.cluster.partition_assigner import PartitionAssigner
 from kproxy.cluster.row_announcer import RowAnnouncer
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
+from kproxy.loop.callbacks import after, nothing
 from kproxy.loop.pace import scanned
 from kproxy.loop.pulse import pulse
-from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
-from kproxy.virtual.commands.queues import AssignPartitions, CreateQueue, QueueReady
-from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.commands.transactions import ASKS_ONLY, SETS_CLOCK, Enlist
 from kproxy.virtual.folds.routes import ROUTE_SETTINGS
@@ -58,10 +54,6 @@ def _told_of(envelope: Envelope, outcome: Outcome) -> QueueId:
     if envelope.kind == Kind.ROUTE and outcome.queue is not None:
         return outcome.queue.queue_id
     return envelope.queue_id
-
-
-def _nothing() -> None:
-    pass
 
 
 def _is_answered(envelope: Envelope) -> bool:
@@ -95,7 +87,7 @@ class CommandRouter:
         self.announcer = Announcer(context)
         self._groups = RowAnnouncer(context, context.cache.groups)
         self._security = RowAnnouncer(context, context.cache.security)
-        self._driven: set[tuple[int, QueueId]] = set()
+        self._assigner = PartitionAssigner(context, self._ask, now_ms)
 
     # -- asking
 
@@ -280,12 +272,12 @@ class CommandRouter:
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
         if envelope.kind == Kind.SECURE and not outcome.code:
-            told = partial(answer, outcome) if answer is not None else _nothing
+            told = partial(answer, outcome) if answer is not None else nothing
             self._announce_secured(shard, envelope, told)
             return
         assigning = self._has_pending_assignment(shard, log_offset, envelope, outcome)
         if assigning:
-            self._drive(shard, _told_of(envelope, outcome))
+            self._assigner.drive(shard, _told_of(envelope, outcome))
         if answer is None or then is not None:
             return
         if assigning and not deleted:
@@ -296,14 +288,7 @@ class CommandRouter:
     def _announce_secured(self, shard: Shard, envelope: Envelope, then: Callable[[], None]) -> None:
         """Announce rows of security, and go on once all of them are in the topic."""
         names = list(Secure.decode(envelope).changes)
-        left = len(names)
-
-        def one_more() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                then()
-
+        one_more = after(len(names), then)
         for name in names:
             self._security.announce(shard, name, one_more)
         if not names:
@@ -360,7 +345,7 @@ class CommandRouter:
             for key, _ in found:
                 if not serves(shard, claim):
                     return
-                self._drive(shard, rows.queue_id_of(key))
+                self._assigner.drive(shard, rows.queue_id_of(key))
         if not serves(shard, claim):
             return
         for log_offset, envelope, outcome in self._unanswered.pop(shard.shard, ()):
@@ -395,53 +380,3 @@ class CommandRouter:
     ) -> None:
         waiting = self._awaiting_ready.setdefault(shard.shard, {})
         waiting.setdefault(queue_id, []).append((log_offset, answer))
-
-    # -- telling other shards
-
-    def _drive(self, shard: Shard, queue_id: QueueId) -> None:
-        if (shard.shard, queue_id) not in self._driven:
-            self._driven.add((shard.shard, queue_id))
-            (shard.tasks or self._tasks).start_soon(self._assign_partitions, shard, queue_id)
-
-    async def _assign_partitions(self, shard: Shard, queue_id: QueueId) -> None:
-        """Tell all shards that hold a part of a queue, until all know the latest."""
-        try:
-            while shard.serving:
-                data = shard.state.get(rows.pending_assignment_key(queue_id))
-                if data is None:
-                    return
-                work = json.loads(data)
-                told = await self._tell_all(shard, queue_id, work)
-                if told is None:
-                    await anyio.sleep(_AGAIN_S)
-                else:
-                    ready = QueueReady(queue_id, work["as_of"], refused=not told).envelope()
-                    await outcomes_of([shard.append([ready])])
-        finally:
-            self._driven.discard((shard.shard, queue_id))
-
-    async def _tell_all(self, shard: Shard, queue_id: QueueId, work: dict[str, Any]) -> bool | None:
-        """Whether all know; False: its source has no room for its route; None: not all, yet."""
-        assign = AssignPartitions(
-            queue_id, work["name"], work["partitions"], work["as_of"], self._now_ms(),
-            work.get("routes", ()), work.get("waits", False),
-        )  # fmt: skip
-        others = self._others(shard, work)
-        tickets = [self._ask(index, assign.envelope()) for index in others]
-        for source, (spec, from_start) in work.get("define", {}).items():
-            waits = work.get("waits", False)
-            route = DefineRoute(queue_id, source, spec, from_start, work["as_of"], waits)
-            home = shard_of(source, self._shards)
-            tickets.append(self._ask(home, route.envelope(), landed=True))
-        refusals = {outcome.code.name for outcome in await outcomes_of(tickets) if outcome.code}
-        if refusals:
-            if refusals == {Code.POLICY_VIOLATION.name}:
-                _log.warning("route_refused", queue=work["name"], sources=sorted(work["define"]))
-                return False
-            _log.warning("queue_not_spread_yet", queue=work["name"], reasons=sorted(refusals))
-        return None if refusals else True
-
-    def _others(self, shard: Shard, work: dict[str, Any]) -> Iterator[int]:
-        """Yield the other shards that hold partitions of the queue."""
-        for i in range(1, min(work["over"], self._shards)):
-            yield (shard.shard + i) % self._shards

@@ -3,17 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import anyio
-
 from kproxy.config.server import Config
 from kproxy.delays.looker import Looker, Means, Queues
 from kproxy.loop.clock import Clock
-from kproxy.loop.pulse import pulse
+from kproxy.shard.per_shard import PerShard
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
 
-_FOLLOW_S = 0.25
 _REMEMBERED_MAX = 10_000
 _ORDER_KEPT_MS = 3_600_000
 """The most by which the clock is put back so that later records still wait for earlier ones."""
@@ -33,9 +30,8 @@ class Delays:
     def __init__(
         self, serving: Callable[[], list[Shard]], queues: Queues, config: Config, clock: Clock
     ) -> None:
-        self._serving = serving
-        self._means = Means(queues, config, clock)
-        self._by_shard: dict[int, Looker] = {}
+        self._means = means = Means(queues, config, clock)
+        self._lookers = PerShard(serving, lambda shard: Looker(shard, means))
         self._last: dict[PartitionKey, _Last] = {}
 
     @property
@@ -62,19 +58,9 @@ class Delays:
     @property
     def late_ms(self) -> int:
         """The milliseconds that the next due record has been late, or 0."""
-        due_ms = [one.next_ms for one in list(self._by_shard.values()) if one.next_ms]
+        due_ms = [one.next_ms for one in self._lookers.all() if one.next_ms]
         return max(0, self._means.clock.now_ms() - min(due_ms)) if due_ms else 0
 
     async def run(self) -> None:
         """Deliver what is due in the shards that are served here."""
-        async with anyio.create_task_group() as tasks:
-            while True:
-                shards = self._serving()
-                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
-                    del self._by_shard[index]
-                for shard in shards:
-                    known = self._by_shard.get(shard.shard)
-                    if known is None or not known.of(shard):
-                        looker = self._by_shard[shard.shard] = Looker(shard, self._means)
-                        (shard.tasks or tasks).start_soon(looker.run)
-                await pulse(_FOLLOW_S)
+        await self._lookers.run(lambda looker, tasks: tasks.start_soon(looker.run))

@@ -23,6 +23,7 @@ from kproxy.delays.delivery import READ_BYTES, Aside, Plan, make, plan
 from kproxy.loop.clock import Clock
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import Envelope
@@ -78,7 +79,7 @@ class Looker(DueIndexScanner):
 
     def __init__(self, shard: Shard, means: Means) -> None:
         super().__init__(shard, RowKind.DELAY_DUE, _PARTITIONS_AT_ONCE, _LOOK_S)
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._means = means
         self._news = anyio.Event()
         self._set_aside: dict[PartitionKey, float] = {}
@@ -90,21 +91,13 @@ class Looker(DueIndexScanner):
         """The time before which nothing is due; None: nothing waits."""
         shard.on_delayed = self._tell
 
-    def of(self, shard: Shard) -> bool:
-        """Return whether this is a shard as it is served now."""
-        return self._shard is shard and self._claim_offset == shard.claim_offset
-
-    @property
-    def _serves(self) -> bool:
-        return self._shard.serving and self.of(self._shard)
-
     def _tell(self) -> None:
         """Wake the looker: a partition was filed, due before all that was known."""
         self._news.set()
 
     async def run(self) -> None:
         wait_s = _AGAIN_S
-        while self._serves:
+        while self._claim.serves:
             self._news = anyio.Event()
             try:
                 more = await self.scan_once()
@@ -158,7 +151,7 @@ class Looker(DueIndexScanner):
                 self._leave(key)
                 more = True
         failed = await self._deliver([planned for _, _, planned in found if planned.batches])
-        if not self._serves:
+        if not self._claim.serves:
             return False
         self._set_aside |= dict.fromkeys(failed, anyio.current_time() + _AGAIN_MAX_S)
         for key in [key for key, _, planned in found if planned.key in failed]:
@@ -234,7 +227,7 @@ class Looker(DueIndexScanner):
                 _log.error("delayed_unreadable", shard=self._shard.shard, reason=one)
             else:
                 sent.append((planned, one))
-        if not sent or not self._serves:
+        if not sent or not self._claim.serves:
             return failed
         outcomes = await self._shard.append([one for _, one in sent]).wait()
         for planned, _ in sent:  # some may be there though the last was not taken

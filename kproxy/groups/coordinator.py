@@ -6,7 +6,9 @@ back ends. When the worker loses the shard, the coordinator sends every waiting 
 coordinator.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import anyio
 import structlog
@@ -14,7 +16,7 @@ import structlog
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.groups.assigning.regex import Everybody, Readers
-from kproxy.groups.assigning.subscriptions import AssignedGroup, SubscriptionResolver
+from kproxy.groups.assigning.subscriptions import SubscriptionResolver
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.group import Group
@@ -23,6 +25,7 @@ from kproxy.groups.model.share_group import ShareGroup
 from kproxy.groups.requests.migration import downgraded, upgraded
 from kproxy.groups.upkeep.background_log import BackgroundLog
 from kproxy.groups.upkeep.group_deletion import GroupDeletions
+from kproxy.groups.upkeep.group_log import GroupLog
 from kproxy.groups.upkeep.offset_expiry import OffsetExpiry
 from kproxy.groups.upkeep.restoring import restored
 from kproxy.groups.upkeep.share_initialisation import Landing, OwnShard, ShareInitialisation
@@ -33,15 +36,17 @@ from kproxy.loop.steps import Steps, at_once, done
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.guard import TEXT_BYTES_MAX
-from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.groups import ChangeGroup
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.groups import GroupRow, decode_group
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import name_of
 
 _log = structlog.get_logger()
+
+
+def _is_share(group: Group | None, head: GroupRow | None) -> bool:
+    return isinstance(group, ShareGroup) or (head is not None and head.kind == "share")
 
 
 def storage_code(code: Code) -> Code:
@@ -51,27 +56,29 @@ def storage_code(code: Code) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
+class GroupServices(NamedTuple):
+    """The services of a worker that the coordinators of all its shards need."""
+
+    config: Config
+    lookup: Lookup
+    now_ms: Callable[[], int]
+    unique_id: Callable[[], object] = uuid.uuid4
+    """Makes what is unique in a member's id."""
+    landing: Landing | None = None
+    """The way to the shards of queues; without it they all lie in the coordinator's."""
+    settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings()
+    readers: Readers = Everybody()
+    """The rules by which somebody may know of a queue."""
+
+
 class Coordinator:
     """The groups of one shard while this worker serves it."""
 
     def __init__(
-        self,
-        shard: Shard,
-        config: Config,
-        lookup: Lookup,
-        now_ms: Callable[[], int],
-        sooner: Callable[[], None],
-        unique_id: Callable[[], object],
-        landing: Landing | None = None,
-        settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
-        readers: Readers | None = None,
+        self, shard: Shard, services: GroupServices, sooner: Callable[[], None] = lambda: None
     ) -> None:
-        """Set up; call `sooner` when a timer is due before all others.
-
-        `unique_id` makes what is unique in a member's id. `landing`: the way to the shards of
-        queues; without it they all lie in this one. `settings_of`: what is set for a group.
-        `readers`: who may know of which queue; without it everybody knows all.
-        """
+        """Set up; call `sooner` when a timer is due before all others."""
+        config, lookup, now_ms, unique_id, landing, settings_of, readers = services
         self.shard = shard
         self.claim_offset = shard.claim_offset
         self.config = config
@@ -81,11 +88,13 @@ class Coordinator:
         self.timers = Timers(sooner)
         self.groups: JoinedGroups[Group] = JoinedGroups(config.groups_joined_max)
         self._loading: dict[str, anyio.Event] = {}
+        changes = GroupLog(shard, self.has, self.head, self.forget, self._read_again, now_ms)
+        self.log, self.log_changes, self.stamp = changes.log, changes.log_changes, changes.stamp
         self.background = BackgroundLog(self)
         self.soon = self.background.soon
         self.fence_soon = self.background.fence_soon
         self.subscriptions = SubscriptionResolver(
-            lookup, self.now, self.has, self.log_changes, readers or Everybody()
+            lookup, self.now, self.has, self.log_changes, readers
         )
         self.settings_of = settings_of
         self.landing = landing or OwnShard(shard)
@@ -96,18 +105,6 @@ class Coordinator:
         self.removal = ShareRemoval(shard, self.landing, lookup, now_ms)
         self.deletions = GroupDeletions(shard, self.head, now_ms, self.removal.drop_all)
         self.initial_delay_s = config.group_initial_rebalance_delay_ms / 1000
-
-    def consumer_session_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).consumer_session_timeout_ms / 1000
-
-    def consumer_assignment_interval_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).consumer_assignment_interval_ms / 1000
-
-    def share_session_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).share_session_timeout_ms / 1000
-
-    def share_assignment_interval_s(self, group_id: str) -> float:
-        return self.settings_of(group_id).assignment_interval_ms / 1000
 
     def now(self) -> float:
         """Return the seconds of the loop's clock, by which the timers run."""
@@ -179,7 +176,7 @@ class Coordinator:
         if isinstance(group, ClassicGroup):
             return group
         head = self.head(group_id)
-        if isinstance(group, ShareGroup) or (head is not None and head.kind == "share"):
+        if _is_share(group, head):
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
         self.groups.check_room()
         made = ClassicGroup(group_id, self)
@@ -196,7 +193,7 @@ class Coordinator:
         if isinstance(group, ConsumerGroup):
             return group
         head = self.head(group_id)
-        if isinstance(group, ShareGroup) or (head is not None and head.kind == "share"):
+        if _is_share(group, head):
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if not create and head is not None and head.kind == "consumer":
             raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Group {group_id} has no members.")
@@ -252,78 +249,12 @@ class Coordinator:
         for key, data in self.shard.kv.scan(*RowKind.GROUP.range()):
             yield name_of(key), decode_group(data)
 
-    # -- logging
-
-    async def log(self, group: Group) -> Code:
-        """Log a group as it stands when its turn comes. If that fails, the group may be dropped."""
-        async with group.lock:
-            return await self.log_changes(group)
-
-    async def log_changes(self, group: Group) -> Code:
-        """Log a group's changes for a caller that has the group's lock."""
-        if not self.has(group):
-            return Code.NOT_COORDINATOR
-        assigned = isinstance(group, AssignedGroup)
-        if assigned and not group.unlogged:
-            return Code.NONE
-        code = await self._log_some(group)
-        while not code and group.unlogged:
-            code = await self._log_some(group)
-        if not code and group.idle:
-            self.forget(group)
-        elif code == Code.NOT_COORDINATOR or (code and assigned):
-            self._read_again(group, code)
-        return code
-
     def _read_again(self, group: Group, code: Code) -> None:
         """Drop the group, to read its rows again when somebody asks: they are the truth."""
         _log.warning("group_read_again", group=group.id, reason=code.name)
         if group.id in self.groups:
             del self.groups[group.id]
         group.end(code)
-
-    async def stamp(self, group: Group) -> Code:
-        """Give a group a new version, for a caller that has its lock."""
-        if not self.has(group):
-            return Code.NOT_COORDINATOR
-        code = await self._log_some(group)
-        if code:
-            self._read_again(group, code)
-        return code
-
-    async def _log_some(self, group: Group) -> Code:
-        """Log a part of what changed.
-
-        A commit that no member makes writes the group's row too, while there are no members.
-        """
-        while True:
-            code = await self._append(group)
-            head = self.head(group.id)
-            version = group_rows.NO_VERSION if head is None else head.version
-            others = head is not None and head.members
-            if code != Code.NOT_COORDINATOR or others or version == group.version:
-                return code
-            group.version = version
-
-    async def _append(self, group: Group) -> Code:
-        change = await done(group.change())
-        envelope = await done(
-            ChangeGroup.encode(
-                group.id,
-                group.version,
-                group.kind,
-                change.members,
-                change.values,
-                change.rows,
-                level=self.shard.level.value,
-                time_ms=self.now_ms(),
-            )
-        )
-        outcome = await append(self.shard, envelope)
-        if not outcome.code:
-            group.version = outcome.number
-            group.was_logged(change)
-        return outcome.code
 
     def forget(self, group: Group) -> None:
         if self.has(group):

@@ -1,20 +1,14 @@
 """The coordinators of all shards that this worker serves. One task runs all their timers."""
 
 import math
-import uuid
 from collections.abc import Callable
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kproxy.common.errors import Code
-from kproxy.config.server import Config
-from kproxy.groups.assigning.regex import Readers
-from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.upkeep.share_initialisation import Landing
+from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.loop.pace import Pace
-from kproxy.metadata.catalogue import Lookup
-from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 
 _TICK_S = 0.05
@@ -25,26 +19,9 @@ _LATE_S = 0.5
 class Coordinators:
     """A coordinator for each shard that is served here."""
 
-    def __init__(
-        self,
-        serving: Callable[[], list[Shard]],
-        config: Config,
-        lookup: Lookup,
-        now_ms: Callable[[], int],
-        unique_id: Callable[[], object] = uuid.uuid4,
-        landing: Landing | None = None,
-        settings_of: Callable[[str], GroupSettings] = lambda group_id: GroupSettings(),
-        readers: Readers | None = None,
-    ) -> None:
-        """Set up; `unique_id` makes what is unique in a member's id. See `Coordinator`."""
+    def __init__(self, serving: Callable[[], list[Shard]], services: GroupServices) -> None:
         self._serving = serving
-        self._config = config
-        self._lookup = lookup
-        self._now_ms = now_ms
-        self._unique_id = unique_id
-        self._landing = landing
-        self.settings_of = settings_of
-        self._readers = readers
+        self.services = services
         self._by_shard: dict[int, Coordinator] = {}
         self._sooner = anyio.Event()
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -55,10 +32,8 @@ class Coordinators:
         if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
             if known is not None:
                 self._drop(known)
-            known = self._by_shard[shard.shard] = Coordinator(
-                shard, self._config, self._lookup, self._now_ms, self._set_sooner,
-                self._unique_id, self._landing, self.settings_of, self._readers,
-            )  # fmt: skip
+            known = Coordinator(shard, self.services, self._set_sooner)
+            self._by_shard[shard.shard] = known
             self._set_sooner()
         return known
 

@@ -1,12 +1,14 @@
 """The interface of a log, as a shard needs it, wherever the log is."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
 
 from kproxy.common.errors import KafkaError
 from kproxy.log.weight import TURN, weight
+from kproxy.loop.callbacks import after
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.outcome import LogLocation, Outcome
 
@@ -87,14 +89,7 @@ def cut(ticket: Ticket) -> list[Ticket]:
     parts = [Ticket(part) for part in _parts(ticket)]
     if len(parts) == 1:
         return [ticket]
-    left = len(parts)
-
-    def one_more() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            _merge_outcomes(ticket, parts)
-
+    one_more = after(len(parts), partial(_merge_outcomes, ticket, parts))
     for part in parts:
         part.add_done_callback(one_more)
     return parts
@@ -129,10 +124,6 @@ def _merge_outcomes(ticket: Ticket, parts: list[Ticket]) -> None:
             refused = Outcome(part.error.code, message=part.error.message)
             outcomes += [refused] * len(part.envelopes)
     ticket.set_outcomes(outcomes)
-
-
-def nobody_told() -> None:
-    """Do nothing: the value of `Log.on_refusal` before one is set."""
 
 
 class Log(Protocol):

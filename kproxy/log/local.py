@@ -19,11 +19,12 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.common.counters import APPEND_S, Histogram
 from kproxy.common.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Log, Ticket, cut, nobody_told
+from kproxy.log.base import Deliver, Log, Ticket, cut
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sync import Sync
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
+from kproxy.loop.callbacks import nothing
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Body, Envelope, Kind
 from kproxy.virtual.outcome import LogLocation
@@ -65,7 +66,7 @@ class LocalLog(Log):
         self._unsynced = False
         self._soon = False
         self._failed: Exception | None = None
-        self.on_refusal: Callable[[], None] = nobody_told
+        self.on_refusal: Callable[[], None] = nothing
         self._behind = 0
         """The number of tickets in line behind a refused one, and the kinds that they may hold."""
         self._allowed_behind, self._refusal = _NONE, ""

@@ -14,10 +14,11 @@ import structlog
 from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.log.base import Deliver, Log, Ticket, nobody_told
+from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
 from kproxy.log.weight import weight
+from kproxy.loop.callbacks import nothing
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.store.segments import Segments
@@ -116,7 +117,7 @@ class SharedLog(Log):
         self._broken: LogChanged | None = None
         self._failed: Exception | None = None
         self._closing = False
-        self.on_refusal: Callable[[], None] = nobody_told
+        self.on_refusal: Callable[[], None] = nothing
         self.admitted: Callable[[], frozenset[Kind]] = _everything
         """The kinds that are taken now: fewer where rows wait for their publication."""
 

@@ -14,12 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
-from kio.index import (
-    UnknownAPIKey,
-    UnknownEntity,
-    load_request_schema,
-    load_response_schema,
-)
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError

@@ -155,26 +155,28 @@ def parse_run(
     `last`: the offset delta of the one before. `whole`: there is nothing behind the data; else
     records that are not there as a whole are left.
     """
+    stamp = header.max_timestamp if header.is_log_append_time else None
+    if abs(header.base_timestamp if stamp is None else stamp) >= TIME_MAX:
+        raise Malformed(TIME_BEYOND)
+    wanted = _NO_NAMES if headers is False else None if headers is True else headers
+    heads_end = len(data) if whole else len(data) - HEAD_BYTES
+    found: list[Body] = []
     try:
-        return _parsed(header, data, position, count, headers, last, whole)
+        position = _parse(header, stamp, data, position, heads_end, count, wanted, last, found)
     except IndexError:
         raise Malformed(TOO_LONG) from None
+    if whole and len(found) < count:
+        raise Malformed(TOO_LONG)
+    return found, position
 
 
-def _parsed(
-    header: BatchHeader, data: bytes, position: int, count: int,
-    headers: bool | frozenset[bytes], last: int, whole: bool,
-) -> tuple[list[Body], int]:  # fmt: skip
+def _parse(
+    header: BatchHeader, stamp: int | None, data: bytes, position: int, heads_end: int, count: int,
+    names: frozenset[bytes] | None, last: int, found: list[Body],
+) -> int:  # fmt: skip
     """Read numbers of one byte or two, as most are, in place. Raise Malformed, IndexError."""
-    stamp = header.max_timestamp if header.is_log_append_time else None
-    base_ms, most = header.base_timestamp, header.last_offset_delta
-    if abs(base_ms if stamp is None else stamp) >= TIME_MAX:
-        raise Malformed(TIME_BEYOND)
-    end = len(data)
-    heads_end = end if whole else end - HEAD_BYTES
-    found: list[Body] = []
-    add, more, none = found.append, read_varlong, NO_HEADERS
-    wanted = _NO_NAMES if headers is False else None if headers is True else headers
+    base_ms, most, end = header.base_timestamp, header.last_offset_delta, len(data)
+    add, more, no = found.append, read_varlong, NO_HEADERS
     for _ in range(count):
         if position >= heads_end:
             break
@@ -187,9 +189,7 @@ def _parsed(
             length, at = more(data, position, end)
         after = at + length
         if length < RECORD_BYTES_MIN or after > end:
-            if length >= RECORD_BYTES_MIN and not whole:
-                break
-            raise Malformed(TOO_LONG)
+            return _before_cut(position, length, cut=heads_end < end)
         time_ms, at = data[at + 1], at + 2
         if time_ms < 0x80:
             time_ms = time_ms >> 1 ^ -(time_ms & 1)
@@ -226,15 +226,17 @@ def _parsed(
             at += size
         if at >= after:
             raise Malformed(TOO_LONG)
-        named = none
-        if data[at] or at + 1 != after:
-            named = _headers(data, at, after, wanted) or none
-        time_ms = base_ms + time_ms if stamp is None else stamp
-        add((delta, time_ms, key, data[begin:after], named))
+        named = no if at + 1 == after and not data[at] else _headers(data, at, after, names) or no
+        add((delta, base_ms + time_ms if stamp is None else stamp, key, data[begin:after], named))
         position = after
-    if whole and len(found) < count:
+    return position
+
+
+def _before_cut(position: int, length: int, *, cut: bool) -> int:
+    """Return where a record that is not there as a whole begins. Raise Malformed: it should be."""
+    if length < RECORD_BYTES_MIN or not cut:
         raise Malformed(TOO_LONG)
-    return found, position
+    return position
 
 
 def header_bytes(count: int, data: bytes) -> list[bytes]:

@@ -12,7 +12,6 @@ a shard that took a part of the later one would refuse the earlier one's.
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 import anyio
 import structlog
@@ -23,12 +22,15 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
+from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
+from kproxy.routes.stretches import Stretch
 from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
+from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
@@ -45,14 +47,6 @@ _PAUSE_S, _FEW = 0.01, 200
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SHIP_S = 30.0
 _salts = random.Random()
-
-
-class _Stretch(NamedTuple):
-    """The offsets that are passed on next: from `start` to before `end`, of one epoch."""
-
-    start: int
-    end: int
-    epoch: Epoch
 
 
 class Step(Enum):
@@ -75,7 +69,7 @@ class Passage:
         self.source = source
         self.definer = definer
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._shared = shared
         self._kept = Kept()
         shared.kept.add(self._kept)
@@ -92,11 +86,6 @@ class Passage:
         self.waits: str | None = None
         """The reason why it cannot go on, for people."""
 
-    @property
-    def serves(self) -> bool:
-        """Whether the shard is still served as it was."""
-        return self._shard.serving and self._shard.claim_offset == self._claim_offset
-
     def poke(self) -> None:
         """Wake it: the source has changed, or others wait and it is to look whether it has."""
         self._news.set()
@@ -108,7 +97,7 @@ class Passage:
         Return whether it is to be run again.
         """
         wait_s, until_s = _AGAIN_S, anyio.current_time() + _IDLE_S
-        while self.serves:
+        while self._claim.serves:
             self._news = anyio.Event()
             began_s = anyio.current_time()
             step, records = await self._step()
@@ -159,7 +148,7 @@ class Passage:
         self._landed = route.cut
         if route.ends is not None and route.cut >= route.ends:
             return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
-        stretch = _next(route, row)
+        stretch = stretches.next_of(route, row)
         if stretch is None:
             return Step.NOTHING, 0
         held = self._held_back(route)
@@ -192,7 +181,7 @@ class Passage:
     async def _ship_again(self, route: Route, row: Partition) -> tuple[Step, int]:
         """Ship the last cut again, made from the same records: it may have landed, or not."""
         start, end = max(route.landed, row.log_start), route.cut
-        epoch = _epoch_at(route, route.landed)
+        epoch = stretches.epoch_at(route, route.landed)
         cutter = self._cutter(epoch, start, end, limited=False)
         if start < end and not await self._gather(cutter, start, end, whole=True):
             return Step.WAIT, 0
@@ -216,7 +205,7 @@ class Passage:
         queue = self._shared.catalogue.find(name)
         return queue is not None and settings_of(queue.configs).demands.keyed
 
-    async def _pass_on(self, route: Route, stretch: _Stretch) -> tuple[Step, int]:
+    async def _pass_on(self, route: Route, stretch: Stretch) -> tuple[Step, int]:
         start, end, epoch = stretch
         cutter = self._cutter(epoch, start, end, limited=True)
         room = self._mutations().room
@@ -270,7 +259,7 @@ class Passage:
             self._shared.warn("route_not_read", self.definer, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False
-        return self.serves
+        return self._claim.serves
 
     # -- commands
 
@@ -289,7 +278,7 @@ class Passage:
         """Have all shards take their parts; whether all have, within some seconds."""
         left = await self._ships(cutter, through, parts)
         wait_s, began_s = _AGAIN_S, anyio.current_time()
-        while self.serves and anyio.current_time() < began_s + _SHIP_S:
+        while self._claim.serves and anyio.current_time() < began_s + _SHIP_S:
             left = await self._send(left, cutter.gathered)
             if cutter.start < self._taken_through < through:
                 cutter = self._cutter(cutter.epoch, self._taken_through, through, limited=False)
@@ -373,7 +362,7 @@ class Passage:
         """
         route, _ = self._found()
         if route is not None and route.landed < route.cut:
-            known = self.serves and self._landed >= route.cut
+            known = self._claim.serves and self._landed >= route.cut
             if not known or await self._cut(route.cut, 1):
                 return False
         return await self._trim()
@@ -392,25 +381,6 @@ class Passage:
         spares = self._shared.level.reaches(SPARES_FROM)
         trim = Trim(*self.source, start, self._shared.clock.now_ms(), spares)
         return not (await outcome_of(self._shard.append([trim.envelope()]))).code
-
-
-def _next(route: Route, row: Partition) -> _Stretch | None:
-    """Return what is to be passed on behind the last cut; None: nothing is decided there."""
-    epoch = _epoch_at(route, route.cut)
-    ends = [one.start for one in route.epochs if one.start > route.cut]
-    end = min([row.last_stable, *ends])
-    if end <= route.cut:
-        return None
-    return _Stretch(min(end, max(route.cut, row.log_start)), end, epoch)
-
-
-def _epoch_at(route: Route, offset: int) -> Epoch:
-    """Return the epoch of an offset that is not passed on yet."""
-    found = route.epochs[0]
-    for epoch in route.epochs[1:]:
-        if epoch.start <= offset:
-            found = epoch
-    return found
 
 
 def _again(one: Envelope) -> Envelope:

@@ -17,13 +17,13 @@ from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
-from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import FORGETS_FROM, Level
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
+from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.routes import ForgetLanded
 from kproxy.virtual.rows.kinds import RowKind
@@ -31,7 +31,6 @@ from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, decode_route
 from kproxy.virtual.rows.shares import FORWARDED
 from kproxy.virtual.types import PartitionKey, QueueId
 
-_FOLLOW_S = 0.25
 _AT_ONCE = 32  # routes of one shard
 _LOOKED_AT_AT_ONCE = 20  # sources: each may have a hundred routes
 
@@ -47,34 +46,31 @@ RouteKey = tuple[PartitionKey, QueueId]
 class _ShardRoutes:
     """The routes of one shard that have something to pass on."""
 
-    def __init__(self, shard: Shard, shared: RouteServices, tasks: TaskGroup) -> None:
+    def __init__(self, shard: Shard, shared: RouteServices) -> None:
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._shared = shared
-        self._tasks = tasks
+        self._tasks: TaskGroup
         self._running: dict[RouteKey, Passage] = {}
         self._waiting: deque[RouteKey] = deque()
         self._known: set[RouteKey] = set()  # routes that wait
-        shard.on_routed = self._changed
-        tasks.start_soon(self._take_up)
+        self.gone_ms: dict[bytes, int] = {}
+        """FORWARDED rows of sources that are gone, and when that was seen first."""
 
-    def of(self, shard: Shard) -> bool:
-        """Return whether this is a shard as it is served now."""
-        return self._shard is shard and self._claim_offset == shard.claim_offset
+    def start(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._shard.on_routed = self._changed
+        tasks.start_soon(self._take_up)
 
     def waits(self, key: RouteKey) -> str | None:
         """Return why a route cannot go on, or None."""
         running = self._running.get(key)
         return None if running is None else running.waits
 
-    @property
-    def _serves(self) -> bool:
-        return self._shard.serving and self.of(self._shard)
-
     async def _take_up(self) -> None:
         """Look through all routes there are: each may have something."""
         async for found in scanned(self._shard.kv.scan, *RowKind.ROUTE.range()):
-            if not self._serves:
+            if not self._claim.serves:
                 return
             for key, data in found:
                 if self._has_something(ROUTES.parts(key), data):
@@ -94,7 +90,7 @@ class _ShardRoutes:
         """Look at the sources that have changed, in the turn of the loop that has applied it."""
         state = self._shard.state
         changed, state.routed = state.routed, set()
-        if not self._serves:
+        if not self._claim.serves:
             return
         if len(changed) > _LOOKED_AT_AT_ONCE:
             self._tasks.start_soon(self._look_at_many, changed)
@@ -106,7 +102,7 @@ class _ShardRoutes:
         """Look at as many sources as a queue has partitions: others have their turn meanwhile."""
         pace = Pace()
         for source in sources:
-            if not self._serves:
+            if not self._claim.serves:
                 return
             self._look_at(source)
             await pace.rest()
@@ -143,7 +139,7 @@ class _ShardRoutes:
     async def _run(self, key: RouteKey, passage: Passage) -> None:
         again = await passage.run()
         del self._running[key]
-        if not self._serves:
+        if not self._claim.serves:
             return
         if again:
             self._begin(key)
@@ -159,34 +155,21 @@ class Passages:
         behalf: Behalf | None = None,
     ) -> None:  # fmt: skip
         self._serving = serving
-        self._shared = RouteServices(
+        self._shared = shared = RouteServices(
             asks, catalogue, config, counters, clock, level or Level(), behalf or Anybody()
         )
-        self._by_shard: dict[int, _ShardRoutes] = {}
-        self._gone_ms: dict[int, dict[bytes, int]] = {}
-        """FORWARDED rows of sources that are gone, by shard, and when that was seen first."""
+        self._routes = PerShard(serving, lambda shard: _ShardRoutes(shard, shared))
 
     def waits(self, shard: Shard, source: PartitionKey, definer: QueueId) -> str | None:
         """Return why this worker passes nothing on by a route; None: it does, or need not."""
-        known = self._by_shard.get(shard.shard)
-        return None if known is None or not known.of(shard) else known.waits((source, definer))
+        known = self._routes.known(shard)
+        return None if known is None else known.waits((source, definer))
 
     async def run(self) -> None:
         """Pass on what the shards have that are served here."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._forget_now_and_then)
-            while True:
-                shards = self._serving()
-                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
-                    del self._by_shard[index]
-                    self._gone_ms.pop(index, None)
-                for shard in shards:
-                    known = self._by_shard.get(shard.shard)
-                    if known is None or not known.of(shard):
-                        self._by_shard[shard.shard] = _ShardRoutes(
-                            shard, self._shared, shard.tasks or tasks
-                        )
-                await pulse(_FOLLOW_S)
+            await self._routes.run(lambda routes, tasks: routes.start(tasks))
 
     async def _forget_now_and_then(self) -> None:
         while True:
@@ -215,14 +198,14 @@ class Passages:
     async def _forget_forwarded(self, shard: Shard) -> None:
         """Let go of how far dead letters were taken of sources that were gone a day ago as well."""
         now_ms, find, gone = self._shared.clock.now_ms(), self._shared.catalogue.find_id, []
-        known, seen = self._gone_ms.pop(shard.shard, {}), dict[bytes, int]()
+        routes, seen = self._routes.of(shard), dict[bytes, int]()
         async for found in scanned(shard.kv.scan, *RowKind.FORWARDED.range()):
             for key, _ in found:
                 if find(FORWARDED.parts(key)[2][0]) is None and len(seen) < _GONE_MAX:
-                    seen[key] = since_ms = known.get(key, now_ms)
+                    seen[key] = since_ms = routes.gone_ms.get(key, now_ms)
                     if since_ms <= now_ms - _FORGET_MS:
                         gone.append(key)
-        self._gone_ms[shard.shard] = seen
+        routes.gone_ms = seen
         for some in slices(gone, _FORGET_FORWARDED_MAX):
             if not shard.serving:
                 return

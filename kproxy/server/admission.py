@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import structlog
 
+from kproxy.loop.callbacks import nothing
 from kproxy.security.crowd import Crowd
 from kproxy.security.peer import ANONYMOUS, network_of
 
@@ -41,7 +42,7 @@ class Place:
         self._room: Room | None = room
         self._network = self._key = network
         self._new = new
-        self.end: End = _nothing
+        self.end: End = nothing
 
     def known(self, principal: str) -> None:
         """Count the place for a client that has logged in, or is let in without.
@@ -66,7 +67,7 @@ class Place:
         """
         room, self._room = self._room, None
         if room is not None:
-            self.end = _nothing
+            self.end = nothing
             room.drop(self._key, self, new=self._new)
             room.let_go(self._network)
 
@@ -74,10 +75,6 @@ class Place:
         end = self.end
         self.leave()
         end(event or ("login_pushed_out" if self._new else "connection_pushed_out"))
-
-
-def _nothing(event: str) -> None:
-    pass
 
 
 class Admission:

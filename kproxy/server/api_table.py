@@ -19,21 +19,21 @@ from kproxy.handlers.fetch import fetch, list_offsets
 from kproxy.handlers.groups import admin as group_admin
 from kproxy.handlers.groups import classic as classic_groups
 from kproxy.handlers.groups import consumer as consumer_groups
-from kproxy.handlers.groups import consumer_describe as consumer_group_describe
 from kproxy.handlers.groups import offset_fetch, offsets
 from kproxy.handlers.produce import produce
 from kproxy.handlers.shares import acknowledge as share_acknowledge
 from kproxy.handlers.shares import fetch as share_fetch
 from kproxy.handlers.shares import groups as share_groups
 from kproxy.handlers.shares import offsets as share_offsets
-from kproxy.handlers.topics import metadata, operations, replicas, topic_partitions, topics
+from kproxy.handlers.topics import metadata, operations, records, replicas, topic_partitions, topics
 from kproxy.handlers.transactions import admin as transaction_admin
 from kproxy.handlers.transactions import offsets as transaction_offsets
 from kproxy.handlers.transactions import producer_ids, transactions
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op
 from kproxy.server.rules import OPEN, Rule, cluster, each
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 
 EncodedBody = bytes | bytearray
 Body = Mapping[str, Any] | EncodedBody | StreamedResponse
@@ -80,7 +80,7 @@ APIS = (
     Api(ApiKey.API_VERSIONS, 0, 4, _versions, OPEN),
     Api(ApiKey.CREATE_TOPICS, 2, 7, topics.create, each("CREATE cluster or topic")),
     Api(ApiKey.DELETE_TOPICS, 1, 6, topics.delete, each("DELETE topic")),
-    Api(ApiKey.DELETE_RECORDS, 0, 2, topics.delete_records, each("DELETE topic")),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, records.delete, each("DELETE topic")),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, producer_ids.handle,
         each("WRITE id; without one IDEMPOTENT_WRITE cluster or WRITE any topic")),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, list_offsets.for_leader_epoch,
@@ -141,7 +141,7 @@ APIS = (
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, transaction_admin.list_all, each("DESCRIBE id")),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_groups.heartbeat,
         each("READ group, DESCRIBE topic")),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.describe,
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_groups.describe,
         each("DESCRIBE group and topic")),
     Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, group_admin.describe_streams, each("DESCRIBE group")),
     Api(ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle, each("READ group and topic, at each poll")),

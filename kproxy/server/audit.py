@@ -13,7 +13,7 @@ import structlog
 from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.worker.worker import Request
+from kproxy.worker.request import Request
 
 _log = structlog.get_logger()
 
@@ -68,8 +68,7 @@ async def only_refused(answer: Any, pace: Pace) -> bool:
         if not codes <= _REFUSALS:
             return False
         refused = refused or bool(codes)
-        if pace.due:
-            await pace.rest()
+        await pace.step()
     return refused
 
 

@@ -23,15 +23,16 @@ from kproxy.server import metering
 from kproxy.server.admission import Place
 from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
-from kproxy.server.request_pipeline import Held, PipelinedRequest, RequestPipeline
+from kproxy.server.pipeline_actions import Held, PipelinedRequest
+from kproxy.server.request_pipeline import RequestPipeline
 from kproxy.server.served_listener import ANY_LISTENER, ServedListener
 from kproxy.server.timeouts import ConnectionTimeouts
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
 
 _SEND_BYTES = 1 << 20
-_MUTE_S_MAX = 1.0
 
 
 class ConnectionLimiter(Protocol):
@@ -62,9 +63,6 @@ class Connection(asyncio.BufferedProtocol):
         self.made = False
         self._counters = worker.counters
         self._quotas = worker.quotas
-        self._muted: asyncio.TimerHandle | None = None  # when it is looked at again
-        self._muted_until = 0.0
-        self._muted_as: str | None = None  # the client id of whom it is
         self._limiter = limiter
         self._monotonic = worker.clock.monotonic
         self._next_request = NextRequestSignal()
@@ -73,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_bytes_max=worker.config.frame_bytes_max,
             in_flight_max=worker.config.in_flight_requests_max,
         )  # fmt: skip
+        self._muting = metering.Muting(self._quotas, self._pipeline, self._monotonic)
         self._timeouts = ConnectionTimeouts(worker.config, self._monotonic())
         self._exclusive: Accepted | None = None  # for `run` to answer
         self._begun = asyncio.Event()
@@ -145,8 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close it after so many seconds: too many connections come from its address."""
         if wait_s:
             self._counters.connections_ended["connection_refused"] += 1
-            self._pipeline.mute()
-            self._muted = self._loop.call_later(wait_s, self.abort)
+            self._muting.until_end(wait_s, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the loop puts the next bytes, before it asks anybody else."""
@@ -183,8 +181,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._scope.cancel()
-        if self._muted is not None:
-            self._muted.cancel()
+        self._muting.cancel()
         self._pipeline.lost()
         self._next_request.gone = True
         self._worker.share_sessions.disconnected(self._next_request.connection)
@@ -275,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         if accepted.call is not None:
             took = self._monotonic() - began
             wait_s = metering.appended(self._quotas, self.peer, accepted, took)
-            self._mute(wait_s, accepted.header.client_id)
+            self._muting.mute(wait_s, self.peer, accepted.header.client_id)
         return accepted
 
     def _hold_back(self, frame: Frame) -> None:
@@ -283,25 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         header = decode_header(frame, loads=False)
         wait_s = metering.owed(self._quotas, self.peer, header)
         if wait_s:
-            self._mute(wait_s, header.client_id)
+            self._muting.mute(wait_s, self.peer, header.client_id)
             raise Held
-
-    def _mute(self, seconds: float, client_id: str | None) -> None:
-        """Take nothing more from the client for so long, whether it obeys its throttle time."""
-        if seconds:
-            self._pipeline.mute()
-            self._muted_until = self._monotonic() + seconds
-            self._muted_as = client_id
-            self._mute_on()
-
-    def _mute_on(self) -> None:
-        """Go on waiting: a second, then what is owed may be less, as quotas are by then."""
-        left = self._muted_until - self._monotonic()
-        left = min(left, self._quotas.owes(self.peer, self._muted_as))
-        if left > 0:
-            self._muted = self._loop.call_later(min(left, _MUTE_S_MAX), self._mute_on)
-        else:
-            self._pipeline.unmute()
 
     def begin(self, request: PipelinedRequest) -> None:
         self._exclusive = cast(Accepted, request)
@@ -357,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
             metered = metering.answered(self._quotas, self.peer, request, answering)
             response, wait_s = await metered
             self._check_here()
-            self._mute(wait_s, request.header.client_id)
+            self._muting.mute(wait_s, self.peer, request.header.client_id)
         else:
             response = await answering
         timed = self._counters.request_seconds.get(request.header.api_key)

@@ -37,7 +37,8 @@ from kproxy.server import large_requests
 from kproxy.server.api_table import RANGES, TABLE, Api, Body
 from kproxy.server.audit import AUDITED, audit
 from kproxy.server.rules import refusal
-from kproxy.worker.worker import NextRequestSignal, Request, Worker
+from kproxy.worker.request import NextRequestSignal, Request
+from kproxy.worker.worker import Worker
 
 _PRODUCE = int(ApiKey.PRODUCE)
 _ERROR_PARTS, _ERROR_DEPTH = 4, 1  # the parts of an answer that are looked at for an error

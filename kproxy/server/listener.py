@@ -17,11 +17,12 @@ from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from kproxy.admin_socket.server import Asked, Command, admin_socket
-from kproxy.cluster.node import joined
+from kproxy.cluster.joining import joined
 from kproxy.common.counters import Counters
 from kproxy.common.errors import CannotGoOn, CannotStart, first_of
 from kproxy.common.logs import report_floods
 from kproxy.config.server import Config
+from kproxy.loop.callbacks import nothing
 from kproxy.loop.garbage import GarbageNet
 from kproxy.loop.pulse import pulse
 from kproxy.observe.endpoint import Endpoint
@@ -54,10 +55,6 @@ _LOOK_S = 0.05
 _GARBAGE_MANY = 1000
 
 
-def _ignore(left: int) -> None:
-    pass
-
-
 class Server:
     """One worker behind its listeners.
 
@@ -84,7 +81,7 @@ class Server:
         self._stop = anyio.Event()
         self._ending = anyio.Event()
         self._left = anyio.Event()  # shards were handed over, all that could be
-        self._told: Callable[[int], None] = _ignore
+        self._told: Callable[[int], None] = nothing
         self._fewer = anyio.Event()
         self._tasks: TaskGroup
         self._closed = False

@@ -3,6 +3,7 @@
 Nothing of it is called where no quota is set.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from time import perf_counter
@@ -14,8 +15,10 @@ from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
 from kproxy.security.quotas import PRODUCED, WORKED, Quotas, milliseconds
 from kproxy.server.dispatch import Accepted
+from kproxy.server.request_pipeline import RequestPipeline
 
 Frame = bytes | bytearray | StreamedResponse
+_MUTE_S_MAX = 1.0
 _OF_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
@@ -47,6 +50,46 @@ class Timed:
                 step = partial(steps.throw, error)
             else:
                 step = partial(steps.send, None)
+
+
+class Muting:
+    """The wait of a connection's client, whether it obeys its throttle time."""
+
+    def __init__(
+        self, quotas: Quotas, pipeline: RequestPipeline, monotonic: Callable[[], float]
+    ) -> None:
+        self._quotas = quotas
+        self._pipeline = pipeline
+        self._monotonic = monotonic
+        self._timer: asyncio.TimerHandle | None = None
+        self._until = 0.0
+
+    def mute(self, seconds: float, peer: Peer, client_id: str | None) -> None:
+        """Take nothing more from a client for so long."""
+        if seconds:
+            self._pipeline.mute()
+            self._until = self._monotonic() + seconds
+            self._go_on(peer, client_id)
+
+    def _go_on(self, peer: Peer, client_id: str | None) -> None:
+        """Go on waiting: a second, then what is owed may be less, as quotas are by then."""
+        left = min(self._until - self._monotonic(), self._quotas.owes(peer, client_id))
+        if left > 0:
+            self._call_later(min(left, _MUTE_S_MAX), self._go_on, peer, client_id)
+        else:
+            self._pipeline.unmute()
+
+    def until_end(self, seconds: float, end: Callable[[], None]) -> None:
+        """Take nothing more at all, and end the connection after so long."""
+        self._pipeline.mute()
+        self._call_later(seconds, end)
+
+    def _call_later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, call, *args)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def appended(quotas: Quotas, peer: Peer, accepted: Accepted, seconds: float) -> float:

@@ -39,11 +39,12 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from kproxy.common.memory_budget import MemoryBudget
 from kproxy.protocol.frames import SHORTEST_REQUEST_BYTES, Frame, FrameAssembler
 from kproxy.protocol.varint import Malformed
+from kproxy.server.pipeline_actions import Actions, Held, NextRequest, PipelinedRequest
 
 Data = TypeVar("Data")
 
@@ -63,63 +64,6 @@ class Exclusive(Enum):
     WAITING = auto()  # for the answers before it
     BEGUN = auto()
     MUTED = auto()  # there is none, and the client is to wait
-
-
-class Held(Exception):
-    """A request is not accepted yet: its client is to wait, and was muted."""
-
-
-class PipelinedRequest(Protocol):
-    """A request that was accepted."""
-
-    size: int
-    """Bytes of its frame."""
-    settled: bool
-
-    @property
-    def exclusive(self) -> bool: ...
-    def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call back once an overlapping request is settled, perhaps at once."""
-        ...
-
-    def response(self) -> bytes | None:
-        """Return the answer of a settled request, or None where none is due. Raises Malformed."""
-        ...
-
-
-class NextRequest(Protocol):
-    """A signal of whether frames wait behind the exclusive request."""
-
-    def arrive(self) -> None: ...
-    def reset(self) -> None: ...
-
-
-class Actions(Protocol):
-    """The actions that a pipeline has done for it."""
-
-    def accept(self, frame: Frame) -> PipelinedRequest:
-        """Take a request in; an overlapping one is under way then. Raises Malformed, Held."""
-        ...
-
-    def begin(self, request: PipelinedRequest) -> None:
-        """Answer an exclusive request, then call `answered` or `fail`."""
-        ...
-
-    def flush_soon(self) -> None:
-        """Call `flush` in the next turn of the loop."""
-        ...
-
-    def send(self, frames: list[bytes]) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def close(self) -> None:
-        """Send what was handed over, then end."""
-        ...
-
-    def abort(self) -> None: ...
-    def report(self, error: Exception) -> None:
-        """Log why the connection ends."""
-        ...
 
 
 class RequestPipeline:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kproxy.common.errors import Code
 from kproxy.handlers.common.refusals import Refusal
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
-from kproxy.worker.worker import Request
+from kproxy.worker.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Envelopes of one request on their way to one shard or several, and their outcomes in order."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Protocol
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
+from kproxy.loop.callbacks import after
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
@@ -48,14 +49,7 @@ class Appends:
         if len(self._tickets) == 1:
             self._tickets[0][0].add_done_callback(callback)
             return
-        left = len(self._tickets)
-
-        def one_more() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                callback()
-
+        one_more = after(len(self._tickets), callback)
         for ticket, _ in self._tickets:
             ticket.add_done_callback(one_more)
 
@@ -125,12 +119,20 @@ def verdict(outcome: Outcome) -> Verdict:
 
 
 class Asks(Protocol):
-    """The way to the logs of all shards."""
+    """The way of commands to all shards."""
 
     shards: int
 
     def ask(self, index: int, envelope: Envelope) -> Ticket:
         """Append a command to a shard's log: settled with what its owner's fold decides."""
+        ...
+
+
+class ShardLogs(Asks, Protocol):
+    """The way to the logs of all shards."""
+
+    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
+        """Append to a shard's log, whoever serves it: settled once all are durable there."""
         ...
 
 

@@ -24,14 +24,10 @@ an aborted one stays until the next pass, as its ABORTED row does: a reader drop
 producer's records from the row's offset to the marker's, and then there are none.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from enum import Enum, auto
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
 
 import structlog
-from anyio import CapacityLimiter, Semaphore, create_task_group, to_thread
+from anyio import CapacityLimiter, Semaphore, create_task_group
 from anyio.lowlevel import checkpoint
 
 from kproxy.common.counters import Counters
@@ -40,55 +36,21 @@ from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.metadata.queue_settings import settings_of
-from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
-from kproxy.protocol.codecs import TooLarge, Unfit
-from kproxy.protocol.records import KeyedRecord, keyed_records, unpacked, with_records
-from kproxy.protocol.varint import Malformed
-from kproxy.shard.appends import Verdict, verdict
-from kproxy.shard.compaction_keys import Aborted, Keys
+from kproxy.shard.compaction_pass import Pass, Stopped, Unreadable
 from kproxy.shard.compaction_plan import Plan, plan
-from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.records import Compact
 from kproxy.virtual.rows import queues as rows
-from kproxy.virtual.rows.queues import GENERATION_MAX, Batch, Compaction
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
-KEYS_MAX = 100_000
-"""Keys noted in one pass: about 15 MB."""
-_READ_BYTES, _READ_BATCHES = 1 << 20, 200  # at a time
-_APPEND_BYTES, _APPENDS = 1 << 20, 500  # at a time
 _UNREADABLE_MAX = 10_000
 _FRAME_BYTES = 1024  # around a batch that is written again
-_COMMIT_KEY = bytes((0, 0, 0, 1))  # the key of a marker's record
 _LOOKS_AT_ONCE = 50
 _PASSES = 16
 """The number of passes at a time in a shard, so that small partitions share the log's fsync."""
 _SMALL_BYTES = 64 << 10
 """A pass over no more takes little memory, whatever is in it."""
-
-Made = TypeVar("Made")
-
-
-class _What(Enum):
-    """The kind of a batch to compaction."""
-
-    RECORDS = auto()
-    ABORTED = auto()
-    COMMIT_MARKER = auto()
-    ABORT_MARKER = auto()
-
-
-class _Found(NamedTuple):
-    """A batch, as a pass reads it."""
-
-    last_offset: int
-    batch: Batch
-    data: bytes
-    what: _What
 
 
 class CompactionLimits:
@@ -97,31 +59,6 @@ class CompactionLimits:
     def __init__(self) -> None:
         self.large = CapacityLimiter(1)  # passes over large partitions: each notes many keys
         self.unpacking = CapacityLimiter(1)  # threads: a batch may unpack to 32 MiB
-
-
-class Unreadable(Exception):
-    """A batch whose records cannot be told."""
-
-
-class _TooMany(Exception):
-    """A batch that holds more than is looked at."""
-
-
-class _Stopped(Exception):
-    """The log takes no more here, or something else changed the partition."""
-
-
-def _records(header: BatchHeader, data: bytes) -> Iterator[KeyedRecord]:
-    """Yield a batch's records one at a time: very many at once set off garbage collections.
-
-    Raises Unreadable, _TooMany.
-    """
-    try:
-        yield from keyed_records(header, unpacked(data))
-    except TooLarge as error:
-        raise _TooMany(str(error)) from error
-    except Malformed as error:
-        raise Unreadable(str(error)) from error
 
 
 class Compactor:
@@ -204,14 +141,14 @@ class Compactor:
             self._counters.not_compacted += 1
             if len(self._unreadable) < _UNREADABLE_MAX:
                 self._unreadable.add(key)
-        except (_Stopped, KafkaError, EOFError, OSError) as error:
+        except (Stopped, KafkaError, EOFError, OSError) as error:
             _log.warning("compaction_stopped", queue=self._name(key), reason=str(error))
             self._shard.note_uncompacted(key)
         finally:
             self._passes.release()
 
     async def _run(self, key: PartitionKey, due: Plan) -> None:
-        one = _Pass(self._shard, key, due, self._limits.unpacking, self._batch_bytes_max)
+        one = Pass(self._shard, key, due, self._limits.unpacking, self._batch_bytes_max)
         try:
             await one.run()
         finally:
@@ -232,189 +169,5 @@ class Compactor:
         if filed is not None and int.from_bytes(filed, "big") <= again_ms:
             return
         self._shard.commit(
-            {
-                entry_key: again_ms.to_bytes(8, "big"),
-                rows.retention_due_key(again_ms, *key): b"",
-            }
+            {entry_key: again_ms.to_bytes(8, "big"), rows.retention_due_key(again_ms, *key): b""}
         )
-
-
-class _Pass:
-    """One pass over a partition."""
-
-    def __init__(
-        self, shard: Shard, key: PartitionKey, plan: Plan, unpacking: CapacityLimiter,
-        batch_bytes_max: int,
-    ) -> None:  # fmt: skip
-        """Take `batch_bytes_max`, the largest batch that the log takes."""
-        self._shard = shard
-        self._key = key
-        self._plan = plan
-        self._unpacking = unpacking
-        self._batch_bytes_max = batch_bytes_max
-        self.left_as_is = 0
-        """Batches that stay though records of them might go."""
-        self.why = ""
-        self._keys = Keys(KEYS_MAX)
-        self._appends: list[Envelope] = []
-        self._removed: list[tuple[int, int]] = []
-        self._pending_bytes = 0
-        self._left_bytes = 0
-        self._tombstones = False
-
-    async def run(self) -> None:
-        """Run the pass.
-
-        Raises Unreadable, _Stopped, KafkaError, OSError, EOFError: the next one goes on.
-        """
-        plan = self._plan
-        end, size_through = await self._note_keys()
-        offset = plan.log_start
-        aborted = Aborted(self._shard.state, self._key, offset)
-        while found := await self._read(offset, end, aborted):
-            offset = found[-1].last_offset + 1
-            for envelope in await self._aside(self._rewritten, found):
-                self._appends.append(envelope)
-                self._pending_bytes += len(envelope.body)
-                if self._pending_bytes >= _APPEND_BYTES or len(self._appends) >= _APPENDS:
-                    await self._append()
-            await self._append_removed()
-        progress = Compaction(
-            clean_end=end, size_through=size_through, clean_bytes=self._left_bytes,
-            pending_end=min(plan.pending_end, end),
-            pending_ms=plan.pending_ms if self._tombstones and not self.left_as_is else -1,
-            settled_end=plan.settled_end, log_start=plan.log_start,
-        )  # fmt: skip
-        self._appends.append(Compact(*self._key, [], progress).envelope())
-        await self._append()
-
-    async def _note_keys(self) -> tuple[int, int]:
-        """Note the keys of what is new; up to where, and the partition's size there."""
-        plan = self._plan
-        offset = max(plan.done.clean_end, plan.log_start)
-        size_through = plan.done.size_through
-        aborted = Aborted(self._shard.state, self._key, offset)
-        while found := await self._read(offset, plan.end, aborted):
-            last = found[await self._aside(self._note, found) - 1]
-            offset, size_through = last.last_offset + 1, last.batch.size_through
-            if self._keys.full:
-                return offset, size_through
-        return plan.end, plan.size_through
-
-    def _note(self, found: list[_Found]) -> int:
-        """Note the keys of these batches; return how many batches were noted. Raises Unreadable."""
-        for number, (last_offset, batch, data, what) in enumerate(found, 1):
-            if what == _What.RECORDS:
-                with suppress(_TooMany):  # the rest of it is handled below
-                    records = _records(read_header(data), data)
-                    self._keys.note(records, last_offset - batch.last_delta)
-            if self._keys.full:
-                return number
-        return len(found)
-
-    def _rewritten(self, found: list[_Found]) -> list[Envelope]:
-        """Return envelopes that write batches again that lose records. Raises Unreadable."""
-        made = []
-        for last_offset, batch, data, what in found:
-            # An earlier pass here left nothing of the records that an abort marker ends.
-            needed = what == _What.ABORT_MARKER and last_offset >= self._plan.done.clean_end
-            if what != _What.RECORDS and (needed or last_offset == self._plan.last_offset):
-                self._left_bytes += len(data)
-                continue
-            if what != _What.RECORDS:
-                self._removed.append((last_offset, batch.generation))
-                continue
-            try:
-                left = self._left_of(last_offset - batch.last_delta, data)
-            except (_TooMany, Unfit) as error:
-                self._leave(str(error))
-                left = data
-            if not left:
-                self._removed.append((last_offset, batch.generation))
-            elif left is not data:
-                generation = batch.generation % GENERATION_MAX + 1
-                made.append(copy_of(self._key, last_offset, batch, left, generation))
-            self._left_bytes += len(left)
-        return made
-
-    def _left_of(self, base_offset: int, data: bytes) -> bytes:
-        """Return a batch with the records that stay; empty where none does.
-
-        Raises Unreadable, _TooMany, Unfit.
-        """
-        header, kept = read_header(data), list[bytes]()
-        latest_ms, tombstones = -1, False
-        for record in _records(header, data):
-            if not self._keys.kept(record, base_offset, self._plan):
-                continue
-            kept.append(record.data)
-            latest_ms = max(latest_ms, record.time_ms)
-            if not record.has_value:
-                tombstones |= base_offset + record.offset_delta < self._plan.last_offset
-        self._tombstones |= tombstones
-        if len(kept) == header.record_count or not kept:
-            return data if kept else b""
-        return with_records(header, kept, latest_ms, max(self._batch_bytes_max, len(data)))
-
-    def _leave(self, why: str) -> None:
-        self.left_as_is += 1
-        self.why = why
-
-    async def _aside(self, work: Callable[[list[_Found]], Made], found: list[_Found]) -> Made:
-        """Run work on a thread: batches are unpacked there, one at a time of the whole worker."""
-        return await to_thread.run_sync(work, found, limiter=self._unpacking)
-
-    async def _append_removed(self) -> None:
-        if self._removed:
-            self._appends.append(Compact(*self._key, self._removed).envelope())
-            self._removed = []
-        if self._appends:
-            await self._append()
-
-    async def _append(self) -> None:
-        """Append the envelopes.
-
-        Raises KafkaError: the log takes no more; _Stopped: another one compacts as well.
-        """
-        appends, self._appends, self._pending_bytes = self._appends, [], 0
-        for outcome in await self._shard.append(appends).wait():
-            if verdict(outcome) is Verdict.NEVER:
-                self._leave(outcome.message or "the log does not take it")
-            elif outcome.code:
-                raise _Stopped(f"{outcome.code_by_name} for a batch")
-
-    async def _read(self, offset: int, end: int, aborted: Aborted) -> list[_Found]:
-        """Return the next batches from `offset` on that begin before `end`, with their bytes."""
-        found, size = [], 0
-        for last_offset, batch in islice(
-            self._shard.state.batches(self._key, offset, end), _READ_BATCHES
-        ):
-            found.append((last_offset, batch))
-            size += batch.length
-            if size >= _READ_BYTES:
-                break
-        segments = self._shard.segments
-        with segments.pinned({batch.segment for _, batch in found}):
-            read = await to_thread.run_sync(list, self._bytes(found))
-        if found and (row := self._shard.state.partition(self._key)) and row.any_aborted:
-            await aborted.read(found[0][0], found[-1][0] + 1)
-        return [
-            _Found(last_offset, batch, data, _what(data, last_offset, aborted))
-            for (last_offset, batch), data in zip(found, read, strict=True)
-        ]
-
-    def _bytes(self, found: list[tuple[int, Batch]]) -> Iterator[bytes]:
-        for _, batch in found:
-            data = bytearray(batch.length)
-            self._shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
-            yield bytes(data)
-
-
-def _what(data: bytes, last_offset: int, aborted: Aborted) -> _What:
-    header = read_header(data)
-    if not header.is_transactional:
-        return _What.RECORDS
-    if header.is_control:
-        commit = next(keyed_records(header, data[HEADER_BYTES:])).key == _COMMIT_KEY
-        return _What.COMMIT_MARKER if commit else _What.ABORT_MARKER
-    return _What.ABORTED if aborted.has(header.producer_id, last_offset) else _What.RECORDS

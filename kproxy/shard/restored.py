@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kproxy.config.server import Config
 from kproxy.metadata.levels import Level
-from kproxy.shard.shard import open_local
+from kproxy.shard.opening import open_local
 from kproxy.virtual.commands.restore import Restored, first_offset
 
 

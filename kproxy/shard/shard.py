@@ -1,7 +1,6 @@
 """A shard: its log, the state folded from it, and the watchers of both. Opened from its disk."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import structlog
 from anyio.abc import TaskGroup
@@ -10,7 +9,7 @@ from crc32c import crc32c
 from kproxy.config.server import Config
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import DiskSpace
-from kproxy.log.local import LocalLog
+from kproxy.loop.callbacks import nothing
 from kproxy.metadata.levels import Level
 from kproxy.shard.watchers import Watchers
 from kproxy.store import synced, tail
@@ -32,10 +31,6 @@ _REPLAY_BATCH = 500
 _CHANGED_MAX = 4000  # rows that wait for a write
 _ROWS_CACHED_MIN = 500
 _UNCOMPACTED_MAX = 100_000
-
-
-def _nothing() -> None:
-    pass
 
 
 class Shard:
@@ -83,11 +78,11 @@ class Shard:
         self.capture: RowCapture | None = None
         self.tasks: TaskGroup | None = None
         """A group for tasks on a shard that may be given up: they end before it is closed."""
-        self.on_command: Callable[[int, Envelope, Outcome], None] = _ignore
+        self.on_command: Callable[[int, Envelope, Outcome], None] = nothing
         """A callback for every envelope applied that is not a client's batch."""
-        self.on_routed: Callable[[], None] = _nothing
+        self.on_routed: Callable[[], None] = nothing
         """A callback for changes of partitions with routes (`State.routed`)."""
-        self.on_delayed: Callable[[], None] = _nothing
+        self.on_delayed: Callable[[], None] = nothing
         """A callback for a filing that is due earlier than what its partition had."""
 
     def note_uncompacted(self, key: PartitionKey) -> None:
@@ -197,7 +192,7 @@ class Shard:
             _log.info("rows_counted", shard=self.shard, queues=known.queues)
         self.state.counts = known
 
-    def recover(self, check: Callable[[], None] = _nothing) -> int:
+    def recover(self, check: Callable[[], None] = nothing) -> int:
         """Fold what the log holds beyond the rows; returns how many envelopes. Raises DamagedLog.
 
         The rows are never ahead of the log: they are flushed after it. `check` may break it off.
@@ -381,52 +376,3 @@ def _identity(envelope: Envelope) -> tuple[int, int, int]:
 
 
 _HELP = " restore the data directory from a backup"
-
-
-def _ignore(log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
-    pass
-
-
-def open_local(
-    directory: Path, config: Config, level: Level | None = None,
-    check: Callable[[], None] = _nothing,
-) -> Shard:  # fmt: skip
-    """Open the embedded shard in `directory`, recovered and ready to run. Raises DamagedLog.
-
-    `check` is called now and then, and may break it off.
-    """
-
-    def log(deliver: Deliver) -> LocalLog:
-        return LocalLog(
-            segments,
-            deliver,
-            sync=config.sync_policy,
-            segment_bytes=config.segment_bytes,
-            commit_bytes_max=config.commit_bytes_max,
-            disk_space=disk_space,
-        )
-
-    directory.mkdir(parents=True, exist_ok=True)
-    segments = Segments(directory / "log", marked=True)
-    disk_space = DiskSpace(directory, config.disk_free_bytes_min)
-    disk_space.look()  # opening writes, too
-    shard = Shard(
-        shard=ShardId(0),
-        shards=1,
-        kv=RocksKv(directory / "rows", config.rows_cache_bytes),
-        segments=segments,
-        disk_space=disk_space,
-        config=config,
-        log=log,
-        shared=False,
-        level=level,
-    )
-    try:
-        recovered = shard.recover(check)
-    except BaseException:
-        shard.kv.close()
-        segments.close()
-        raise
-    if recovered:
-        _log.info("log_recovered", envelopes=recovered)
-    return shard

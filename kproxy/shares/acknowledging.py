@@ -14,7 +14,7 @@ from kproxy.shard.located import Located
 from kproxy.shares.counting import By
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
-from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
+from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending, Window
 from kproxy.virtual.commands.shares import Run
 from kproxy.virtual.rows.shares import TERMINAL
@@ -72,7 +72,7 @@ class Acknowledging:
         self._session = session
         self._renews = renews
         self._settings = settings
-        self._changes: list[Change] = []
+        self._changes: list[PartitionChange] = []
         self._idents: dict[int, Ident] = {}
         self._logged: list[Logged] = []
         self.results: dict[Ident, Acknowledged] = {}
@@ -125,7 +125,7 @@ class Acknowledging:
         finally:
             self._shares.let_go(share)
         if pending.runs:
-            change = Change(share, pending.runs, pending, By.MEMBER)
+            change = PartitionChange(share, pending.runs, pending, By.MEMBER)
             self._changes.append(change)
             self._idents[id(change)] = ident
 

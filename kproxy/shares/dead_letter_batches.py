@@ -57,7 +57,7 @@ class Run(NamedTuple):
         return self.owed.first + self.owed.records - 1
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """Offsets in the order of the rows, and the stored batches that have records of them."""
 
     runs: list[tuple[Run, int]]  # and up to where it is planned
@@ -89,7 +89,7 @@ class Words(NamedTuple):
     time_ms: int
 
 
-def plan(shard: Shard, runs: Iterable[Run]) -> Plan | None:
+def plan(shard: Shard, runs: Iterable[Run]) -> BatchPlan | None:
     """Return what to read for these runs, or the first of them; None: their queue is gone."""
     planned: list[tuple[Run, int]] = []
     reading = _Reading(shard)
@@ -104,7 +104,9 @@ def plan(shard: Shard, runs: Iterable[Run]) -> Plan | None:
             left -= until - run.first + 1
         if left <= 0 or until < run.last or len(planned) >= _ROWS_MAX:
             break
-    return None if row is None else Plan(planned, sorted(reading.stored.items()), row.log_start)
+    return (
+        None if row is None else BatchPlan(planned, sorted(reading.stored.items()), row.log_start)
+    )
 
 
 class _Reading:
@@ -150,7 +152,7 @@ class _Loaded(NamedTuple):
 class _Records:
     """Records of a plan, read as they are asked for. On a thread."""
 
-    def __init__(self, segments: Segments, planned: Plan, words: Words) -> None:
+    def __init__(self, segments: Segments, planned: BatchPlan, words: Words) -> None:
         self._segments = segments
         self._stored = planned.stored
         self._bytes_max = words.record_bytes_max if words.copies else 0
@@ -225,7 +227,7 @@ class _Records:
 _NOT_LOADED = _Loaded({}, -1)
 
 
-def make(segments: Segments, planned: Plan, words: Words) -> Made:
+def make(segments: Segments, planned: BatchPlan, words: Words) -> Made:
     """Return the batch of a plan, or of its beginning. On a thread. Raise OSError, EOFError."""
     source = _Records(segments, planned, words)
     first_run = planned.runs[0][0]
@@ -271,7 +273,7 @@ def _batch(made: list[bytes], words: Words) -> bytes:
     return min(repacked(read_header(plain), body, demands.codec, level), plain, key=len)
 
 
-def _offsets(planned: Plan) -> Iterator[tuple[Run, int]]:
+def _offsets(planned: BatchPlan) -> Iterator[tuple[Run, int]]:
     for run, until in planned.runs:
         for offset in range(run.first, until + 1):
             yield run, offset

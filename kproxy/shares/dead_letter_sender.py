@@ -6,7 +6,6 @@ takes nothing are passed over, and read again from there once it does. So are th
 partition that could not be sent, where as many rows are in memory as may be.
 """
 
-from collections import deque
 from itertools import islice
 
 import anyio
@@ -17,19 +16,21 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.levels import LETTERS_FROM
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import outcome_of
+from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_batches import (
     BATCH_BYTES,
+    BatchPlan,
     Made,
     Place,
-    Plan,
     Run,
     Words,
     make,
     name_of_lost,
     plan,
 )
-from kproxy.shares.dead_letter_targets import Obstacle, Shared, Target
+from kproxy.shares.dead_letter_stream import AGAIN_S, Stream, StreamKey
+from kproxy.shares.dead_letter_targets import DeadLetterServices, Obstacle, Target
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.shares import DEAD_LETTERS, AimForward, Forward, SettleForward
 from kproxy.virtual.outcome import Outcome
@@ -37,46 +38,23 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import FORWARD_TARGETS, Owed, Position
-from kproxy.virtual.types import PartitionKey
 
 _LOT = 200  # rows
 _HELD_MAX = 20_000  # rows in memory
 _AT_ONCE = 16  # share partitions that are sent
 _LOOK_S = 0.25
 _BLOCKED_S = 1.0
-_AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SETTLED_MAX = 500  # rows in one SETTLE_FORWARD
 _FRAME_BYTES = 70_000  # around a batch: a group's name is 32,767 bytes at most
-
-StreamKey = tuple[PartitionKey, str]
-"""A share partition: its source and its group."""
-
-
-class _Stream:
-    """The records that a share partition owes, as far as it is read."""
-
-    def __init__(self, key: StreamKey, doubt: Place) -> None:
-        self.source, self.group = key
-        self.runs: deque[Run] = deque()
-        self.read_to: Place = (-1, -1)
-        self.in_doubt = doubt
-        """Rows up to here may have been sent already."""
-        self.busy = False
-        self.wait_s = _AGAIN_S
-        self.rests_until_s = 0.0
-        """The time when it may be sent again, after a failure: meanwhile it takes no place."""
-        self.is_passed_over = False
-        """Whether its rows are read again then."""
 
 
 class Sender:
     """The sender of one shard."""
 
-    def __init__(self, shard: Shard, shared: Shared) -> None:
+    def __init__(self, shard: Shard, shared: DeadLetterServices) -> None:
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         self._shared = shared
-        self.started = False
         # An earlier owner may have sent these, or this one before it was started again.
         self._doubt: Place = (shard.applied_through.next_offset, 0)
         self._start, self._end = RowKind.DEAD_LETTER.range()
@@ -85,19 +63,11 @@ class Sender:
         self._owed: dict[str, int] = {}  # records by group
         self._heard = True  # there are new rows
         self._held = 0
-        self._streams: dict[StreamKey, _Stream] = {}
+        self._streams: dict[StreamKey, Stream] = {}
         self._aims: set[StreamKey] = set()
         """The streams of which an AIM_FORWARD may be under way that nobody waits for any more."""
         self._blocked: dict[str, Obstacle] = {}
         self._sent = anyio.Event()
-
-    def of(self, shard: Shard) -> bool:
-        """Return whether this is a shard as it is served now."""
-        return self._shard is shard and self._claim_offset == shard.claim_offset
-
-    @property
-    def _serves(self) -> bool:
-        return self._shard.serving and self.of(self._shard)
 
     def owed(self, group: str) -> int:
         """Return how many records of a group are owed, as far as they are counted."""
@@ -146,7 +116,7 @@ class Sender:
             self._pass_over(key)
             return
         if stream is None:
-            stream = self._streams[stream_key] = _Stream(stream_key, self._doubt)
+            stream = self._streams[stream_key] = Stream(stream_key, self._doubt)
         if place > stream.read_to:  # else it was read before others were passed over
             stream.read_to = place
             stream.runs.append(Run(place, owed, owed.first))
@@ -156,7 +126,7 @@ class Sender:
         if self._passed is None or key < self._passed:
             self._passed = key
 
-    def _put_back(self, stream: _Stream) -> None:
+    def _put_back(self, stream: Stream) -> None:
         """Let go of the rows of a share partition: they are passed over."""
         self._pass_over(share_rows.DEAD_LETTERS.key(*stream.runs[0].place))
         self._held -= len(stream.runs)
@@ -165,7 +135,7 @@ class Sender:
 
     # -- groups whose dead-letter queue takes nothing
 
-    def _block(self, stream: _Stream, why: Obstacle) -> None:
+    def _block(self, stream: Stream, why: Obstacle) -> None:
         self._blocked[stream.group] = why
         self._put_back(stream)
         self._doubt = max(self._doubt, stream.in_doubt)
@@ -199,7 +169,7 @@ class Sender:
         """Run as long as the shard is served by this claim."""
         looked_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
-            while self._serves:
+            while self._claim.serves:
                 self._sent = anyio.Event()
                 self._heard = False
                 await self._read()
@@ -220,7 +190,7 @@ class Sender:
 
     async def _pause(self) -> None:
         """Wait until there is something to do: a share partition is done, or a row was filed."""
-        while self._serves and not self._hear():
+        while self._claim.serves and not self._hear():
             if not self._streams:
                 await pulse(_LOOK_S)
                 if self._blocked:
@@ -230,9 +200,9 @@ class Sender:
                 await self._sent.wait()
             return
 
-    async def _send_all(self, stream: _Stream) -> None:
+    async def _send_all(self, stream: Stream) -> None:
         """Send what a share partition owes, as far as it is read, or until it has to rest."""
-        while self._serves and stream.runs:
+        while self._claim.serves and stream.runs:
             found = self._target(stream)
             if isinstance(found, Obstacle):
                 self._block(stream, found)
@@ -244,16 +214,15 @@ class Sender:
             if not done:
                 self._rest(stream)
                 break
-            stream.wait_s = _AGAIN_S
+            stream.wait_s = AGAIN_S
         stream.busy = False
         if not stream.runs and not stream.is_passed_over:
             self._streams.pop((stream.source, stream.group), None)
         self._sent.set()
 
-    def _rest(self, stream: _Stream) -> None:
+    def _rest(self, stream: Stream) -> None:
         """Let others be sent before one that could not be."""
-        stream.rests_until_s = anyio.current_time() + stream.wait_s
-        stream.wait_s = min(2 * stream.wait_s, _AGAIN_MAX_S)
+        stream.rest(anyio.current_time())
         if self._held >= _HELD_MAX:
             self._put_back(stream)
             stream.is_passed_over = True
@@ -261,7 +230,7 @@ class Sender:
             (stream.source, stream.group)
         )
 
-    def _target(self, stream: _Stream) -> Target | Obstacle | None:
+    def _target(self, stream: Stream) -> Target | Obstacle | None:
         """Return where the next are to go; None: nowhere, they are dropped.
 
         Records that may have been sent go to where they were sent, whatever is set by now.
@@ -281,11 +250,11 @@ class Sender:
             return None
         return Target(found, stream.source[1] % found.partitions)
 
-    def _pinned(self, stream: _Stream) -> Target | None:
+    def _pinned(self, stream: Stream) -> Target | None:
         aimed = FORWARD_TARGETS.get(self._shard.state.get, stream.source, stream.group)
         return None if aimed is None else self._shared.targets.pinned(aimed.target)
 
-    async def _drop(self, stream: _Stream) -> bool:
+    async def _drop(self, stream: Stream) -> bool:
         """Forget what can go nowhere; whether the log took that."""
         runs = list(islice(stream.runs, _SETTLED_MAX))
         records = sum(run.last - run.first + 1 for run in runs)
@@ -295,9 +264,9 @@ class Sender:
         self._shared.warn("dead_letters_dropped", group=stream.group, records=records)
         return True
 
-    async def _send(self, stream: _Stream, target: Target) -> bool:
+    async def _send(self, stream: Stream, target: Target) -> bool:
         """Send some; whether it is known that the target has them."""
-        if not (await self._aim(stream, target) and self._serves):
+        if not (await self._aim(stream, target) and self._claim.serves):
             return False
         runs = (run for run in stream.runs)
         if stream.runs[0].place <= stream.in_doubt:  # later ones may go elsewhere
@@ -311,7 +280,7 @@ class Sender:
             self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
             return False
         last = made.last
-        if not self._serves:
+        if not self._claim.serves:
             return False
         if made.batch:
             stream.in_doubt = max(stream.in_doubt, last[:2])
@@ -322,9 +291,9 @@ class Sender:
                 self._shared.counters.dead_letters += made.records
             else:
                 last = Position(*outcome.numbers)
-        return await self._settle(stream, _advance(stream, last))
+        return await self._settle(stream, stream.advance(last))
 
-    async def _aim(self, stream: _Stream, target: Target) -> bool:
+    async def _aim(self, stream: Stream, target: Target) -> bool:
         """Say where they go, where that is not known; again where another may still come."""
         key = stream.source, stream.group
         aimed = FORWARD_TARGETS.get(self._shard.state.get, *key)
@@ -337,7 +306,7 @@ class Sender:
         self._aims.discard(key)
         return True
 
-    async def _made(self, planned: Plan, stream: _Stream, target: Target) -> Made:
+    async def _made(self, planned: BatchPlan, stream: Stream, target: Target) -> Made:
         shared, shard = self._shared, self._shard
         demands = settings_of(target.queue.configs).demands
         most = demands.bytes_max
@@ -356,7 +325,7 @@ class Sender:
                 make, shard.segments, planned, words, limiter=shared.readers
             )
 
-    async def _forward(self, stream: _Stream, target: Target, made: Made) -> Outcome:
+    async def _forward(self, stream: Stream, target: Target, made: Made) -> Outcome:
         """Put a batch into the target's log, and wait for what comes of it."""
         shared = self._shared
         now = shared.clock.now_ms()
@@ -378,7 +347,7 @@ class Sender:
         else:
             self._owed.pop(owed.group, None)
 
-    async def _settle(self, stream: _Stream, count: int) -> bool:
+    async def _settle(self, stream: Stream, count: int) -> bool:
         """Forget the first rows; whether the log took that."""
         runs = list(islice(stream.runs, count))
         for some in slices(runs, _SETTLED_MAX):
@@ -390,17 +359,3 @@ class Sender:
                 self._paid(run.owed)
             self._held -= len(some)
         return True
-
-
-def _advance(stream: _Stream, taken: Position) -> int:
-    """Return how many rows are taken as a whole; note what is left of the next one."""
-    count = 0
-    for run in stream.runs:
-        if Position(*run.place, run.last) > taken:
-            break
-        count += 1
-    if count < len(stream.runs):
-        run = stream.runs[count]
-        if run.place == taken[:2]:
-            stream.runs[count] = run._replace(first=max(run.first, taken.offset + 1))
-    return count

@@ -115,7 +115,7 @@ def takes(queue: Queue) -> bool:
     return settings_of(queue.configs).takes_dead_letters
 
 
-class Shared:
+class DeadLetterServices:
     """The services that the senders of all shards share."""
 
     def __init__(

@@ -16,26 +16,22 @@ Records without a target wait, and are counted; so much of it for each group and
 
 from collections.abc import Callable
 
-import anyio
-from anyio.abc import TaskGroup
-
 from kproxy.common.counters import Counters
 from kproxy.config.server import Config
 from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
-from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.levels import Level
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
+from kproxy.shard.per_shard import PerShard
 from kproxy.shard.shard import Shard
 from kproxy.shares.dead_letter_sender import Sender
-from kproxy.shares.dead_letter_targets import Shared, Targets
+from kproxy.shares.dead_letter_targets import DeadLetterServices, Targets
 
 OWED_MAX = 10_000
 """Records of a group in a shard that wait; what comes on top is archived without."""
-_FOLLOW_S = 0.25
 
 
 class DeadLetters:
@@ -54,12 +50,13 @@ class DeadLetters:
         behalf: Behalf | None = None,
     ) -> None:
         """Set up the senders; `behalf`: the rights of those who set that records are copied."""
-        self._serving = serving
         self._settings = settings
         behalf = behalf or Anybody()
         targets = Targets(settings, catalogue, config, clock.monotonic, behalf)
-        self._shared = Shared(routes, targets, config, counters, clock, level or Level(), behalf)
-        self._by_shard: dict[int, Sender] = {}
+        self._shared = shared = DeadLetterServices(
+            routes, targets, config, counters, clock, level or Level(), behalf
+        )
+        self._senders = PerShard(serving, lambda shard: Sender(shard, shared))
 
     def owes(self, shard: Shard, group: str, records: int = 1) -> bool:
         """Return whether records of a group that are archived now are to be sent: it asks for that.
@@ -69,7 +66,7 @@ class DeadLetters:
         if not self._settings(group).dead_letter_queue:
             self._shared.warn("records_archived", group=group, shard=shard.shard, records=records)
             return False
-        owed = self._of(shard).owed(group)
+        owed = self._senders.of(shard).owed(group)
         if owed < OWED_MAX:
             return True
         self._shared.counters.dead_letters_refused += records
@@ -78,26 +75,8 @@ class DeadLetters:
 
     def waiting(self, shard: Shard, group: str) -> int:
         """Return how many records of a group are owed."""
-        return self._of(shard).owed(group)
-
-    def _of(self, shard: Shard) -> Sender:
-        known = self._by_shard.get(shard.shard)
-        if known is None or not known.of(shard):
-            known = self._by_shard[shard.shard] = Sender(shard, self._shared)
-        return known
+        return self._senders.of(shard).owed(group)
 
     async def run(self) -> None:
         """Send what is owed in the shards that are served here."""
-        async with anyio.create_task_group() as tasks:
-            while True:
-                shards = self._serving()
-                for index in self._by_shard.keys() - {shard.shard for shard in shards}:
-                    del self._by_shard[index]
-                for shard in shards:
-                    self._start(self._of(shard), shard.tasks or tasks)
-                await pulse(_FOLLOW_S)
-
-    def _start(self, sender: Sender, tasks: TaskGroup) -> None:
-        if not sender.started:
-            sender.started = True
-            tasks.start_soon(sender.run)
+        await self._senders.run(lambda sender, tasks: tasks.start_soon(sender.run))

@@ -7,40 +7,23 @@ log has how often: a record that kills its readers is not given for ever.
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.common.memory_budget import AnswerBudget
-from kproxy.fetching.poll import NextRequest
+from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
-from kproxy.shard.located import Located
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
-from kproxy.shares.share_partitions import Change, Logged, SharePartitions, codes_once_done
+from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
 from kproxy.virtual.rows.queues import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
-
-
-class Source(Protocol):
-    """The services of a worker that a poll needs."""
-
-    stopping: bool
-    answer_memory: AnswerBudget
-
-    def partition(self, topic: str | bytes, index: int) -> Located:
-        """Return a partition by its queue's id. Raise KafkaError."""
-        ...
-
-    async def long_poll(self, changed: anyio.Event, seconds: float) -> None:
-        """Wait for the event, so many seconds at most, or until the worker stops."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +55,7 @@ class _Round:
 
     found: list[Found] = field(default_factory=list)
     news: bool = False  # an error that the client does not know of
-    unlogged: list[Change] = field(default_factory=list)
+    unlogged: list[PartitionChange] = field(default_factory=list)
     logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
     """The places in `found` of what was delivered before, by the change that says so."""
@@ -292,7 +275,7 @@ class SharePoll:
         deadline = self._shares.now() + settings.lock_duration_ms / 1000
         number = self._shares.next_number()
         taken = share.acquire(self._session.member, readable, limits, deadline, number)
-        change = Change(share, taken.runs, taken.archived if taken.archived.runs else None)
+        change = PartitionChange(share, taken.runs, taken.archived if taken.archived.runs else None)
         if taken.runs:
             seen.unlogged.append(change)
         if not taken.ranges:
@@ -315,12 +298,15 @@ class SharePoll:
             for change, code in zip(some, await codes_once_done(ticket, len(some)), strict=True):
                 if code and id(change) in seen.places:
                     place, followed = seen.places[id(change)]
-                    change.share.window.give_back(seen.found[place].ranges)
+                    self._give_back(followed, change.share, seen.found[place])
                     seen.found[place] = Found(seen.found[place].ident, code)
-                    change.share.waiters.pop(followed, None)
-                    self._session.dirty[followed] = None
-                    change.share.wake_next()
         return seen.found
+
+    def _give_back(self, followed: Followed, share: SharePartition, found: Found) -> None:
+        share.window.give_back(found.ranges)
+        share.waiters.pop(followed, None)
+        self._session.dirty[followed] = None
+        share.wake_next()
 
     def give_back(self, found: list[Found], refused: Mapping[Ident, Code]) -> list[Found]:
         """Give nothing of partitions whose shard's log has refused what the member said."""
@@ -332,10 +318,7 @@ class SharePoll:
             if one.ident not in refused or followed is None or followed.share is None:
                 kept.append(one)
                 continue
-            followed.share.window.give_back(one.ranges)
-            followed.share.waiters.pop(followed, None)
-            self._session.dirty[followed] = None
-            followed.share.wake_next()
+            self._give_back(followed, followed.share, one)
             if one.code:
                 kept.append(one)
         return kept

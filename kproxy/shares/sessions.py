@@ -15,7 +15,7 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.security.parts import Parts
 from kproxy.shares.counting import By
 from kproxy.shares.share_partition import SharePartition
-from kproxy.shares.share_partitions import Change, SharePartitions
+from kproxy.shares.share_partitions import PartitionChange, SharePartitions
 
 EPOCH_MAX = 0x7FFFFFFF
 FIRST_EPOCH, FINAL_EPOCH = 0, -1
@@ -263,7 +263,7 @@ class ShareSessions:
                 if session.releases and share.is_current:
                     pending = share.window.release(session.member, limit, session.ended_at)
                     if pending.runs:
-                        changes.append(Change(share, pending.runs, pending, By.LEAVING))
+                        changes.append(PartitionChange(share, pending.runs, pending, By.LEAVING))
                 self.locate(followed, None)
             session.dirty.pop(followed, None)
         self._shares.log(session.group, changes)

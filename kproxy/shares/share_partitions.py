@@ -34,7 +34,7 @@ _AGAIN_S = 1.0  # after the log took nothing
 _READERS = 2
 
 
-class Change(NamedTuple):
+class PartitionChange(NamedTuple):
     """A change to be logged of a share partition; `pending`: what waits for that."""
 
     share: SharePartition
@@ -126,13 +126,15 @@ class SharePartitions:
 
     # -- logging
 
-    def log(self, group: str, changes: Iterable[Change]) -> list[tuple[Ticket, list[Change]]]:
+    def log(
+        self, group: str, changes: Iterable[PartitionChange]
+    ) -> list[tuple[Ticket, list[PartitionChange]]]:
         """Put what becomes of records in line, a ticket for each shard.
 
         Once that is durable, or was refused, the share partitions know it; then who waits for the
         ticket does.
         """
-        by_shard: dict[Shard, list[Change]] = {}
+        by_shard: dict[Shard, list[PartitionChange]] = {}
         for change in changes:
             by_shard.setdefault(change.share.shard, []).append(change)
         tickets = []
@@ -142,7 +144,7 @@ class SharePartitions:
                 tickets.append((ticket, some))
         return tickets
 
-    def _append(self, shard: Shard, group: str, changes: list[Change]) -> Ticket:
+    def _append(self, shard: Shard, group: str, changes: list[PartitionChange]) -> Ticket:
         lost = sum(run.records for one in changes for run in one.runs if run.cause)
         owed = OWED if lost and self._owes(shard, group, lost) else 0
         partitions = [
@@ -208,7 +210,7 @@ class SharePartitions:
                 await anyio.sleep(_TICK_S)
 
     async def _run_due(self, now: float) -> None:
-        by_group: dict[str, list[Change]] = {}
+        by_group: dict[str, list[PartitionChange]] = {}
         pace = Pace()
         while self._timers and self._timers[0][0] <= now:
             due, _, share = heapq.heappop(self._timers)
@@ -220,7 +222,9 @@ class SharePartitions:
                 await pace.rest()
         self._log_all(by_group)
 
-    def _expire(self, share: SharePartition, now: float, by_group: dict[str, list[Change]]) -> None:
+    def _expire(
+        self, share: SharePartition, now: float, by_group: dict[str, list[PartitionChange]]
+    ) -> None:
         if not share.is_current:
             if self._shares.get((share.group, share.key)) is share:
                 self._drop(share)
@@ -231,21 +235,21 @@ class SharePartitions:
         pending = share.window.expire(now, limit)
         if pending.runs:
             by_group.setdefault(share.group, []).append(
-                Change(share, pending.runs, pending, By.TIME)
+                PartitionChange(share, pending.runs, pending, By.TIME)
             )
         self.set_timer(share, now + _AGAIN_S if pending.runs else now)
         self.let_go(share)
 
-    def _log_all(self, by_group: dict[str, list[Change]]) -> None:
+    def _log_all(self, by_group: dict[str, list[PartitionChange]]) -> None:
         for group, changes in by_group.items():
             self.log(group, changes)
         by_group.clear()
 
 
-def _portions(changes: list[Change]) -> Iterator[list[Change]]:
+def _portions(changes: list[PartitionChange]) -> Iterator[list[PartitionChange]]:
     """Yield what goes into one SHARE each: a partition costs about as much as 256 of its records,
     or a few runs."""
-    some: list[Change] = []
+    some: list[PartitionChange] = []
     cost = 0
     for change in changes:
         records = sum([run.records for run in change.runs])
@@ -268,7 +272,7 @@ def _owing(runs: list[Run], owed: int) -> list[Run]:
     ]
 
 
-Logged = tuple[Ticket, list[Change]]
+Logged = tuple[Ticket, list[PartitionChange]]
 """A SHARE on its way, and what it says."""
 
 

@@ -3,34 +3,36 @@
 Pure: no clock, no log. Times are seconds that the caller gives. Changes that must survive come out
 as `Run`s for a SHARE; until that is durable its records are *pending*, and nobody can touch them.
 
-The states of the window, from `start` on, are one byte an offset, as the rows have them. Two more
-states are only here: PENDING, and DELAYED, where a record is not given again yet.
+`RecordStates` has the states of the window, from `start` on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
 from kproxy.shares.leases import Lease, Leases
+from kproxy.shares.record_states import (
+    ACQUIRED,
+    COUNT_BITS,
+    DELAYED,
+    IS_ACQUIRED,
+    IS_AVAILABLE,
+    PENDING,
+    TO_ACQUIRED,
+    TO_DELAYED,
+    RecordStates,
+)
 from kproxy.shares.taking import Limits, Range, Stretch, Taking
 from kproxy.virtual.commands.shares import Cause, Run
 from kproxy.virtual.rows.shares import (
     COUNT_MAX,
     COUNT_SHIFT,
     STATE_BITS,
-    TERMINAL,
     RecordState,
     state_byte,
 )
-
-_ACQUIRED, _PENDING, _DELAYED = int(RecordState.ACQUIRED), 5, 6
-_KEEP = 0xFF ^ STATE_BITS
-_IS_AVAILABLE = bytes(not byte & STATE_BITS for byte in range(256))
-_IS_ACQUIRED = bytes(byte & STATE_BITS == _ACQUIRED for byte in range(256))
-_TO_ACQUIRED = bytes(byte & _KEEP | _ACQUIRED for byte in range(256))
-_TO_DELAYED = bytes(byte & _KEEP | _DELAYED for byte in range(256))
 
 _GAP_MAX = 1 << 18  # archived at once beyond the end: some milliseconds of the fold
 
@@ -69,25 +71,19 @@ class BeyondEnd(Exception):
     """An acknowledgement of what nobody was given yet; likewise."""
 
 
-class Window:
+class Window(RecordStates):
     """The records of one share partition between its start and its end."""
 
-    __slots__ = ("_delayed", "_leases", "_pending", "_pieces", "_states", "start")
+    __slots__ = ("_delayed", "_leases", "_pending", "_pieces")
 
     def __init__(self, start: int, states: bytearray) -> None:
-        self.start = start
-        self._states = states
+        super().__init__(start, states)
         self._leases = Leases()
         self._delayed: list[tuple[float, int, int]] = []  # until when, first, last
         self._pending = 0
         self._pieces = (0, 0, 0)  # the pieces that are given: up to which offset, after how many
         # deliveries, and of how many records they are pieces
         self._move_start()
-
-    @property
-    def end(self) -> int:
-        """The offset behind all that was ever delivered."""
-        return self.start + len(self._states)
 
     @property
     def idle(self) -> bool:
@@ -98,23 +94,6 @@ class Window:
     def held(self) -> int:
         """The number of records that members hold."""
         return self._leases.held
-
-    def counts(self) -> dict[int, int]:
-        """Return how many records in the window were delivered so often, and are not done."""
-        found: dict[int, int] = {}
-        for byte in set(self._states):
-            if not TERMINAL[byte]:
-                deliveries = byte >> COUNT_SHIFT
-                found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
-        return found
-
-    def next_available(self, offset: int = 0) -> int:
-        """Return the first offset, from this one on, that somebody may be given; `end`, or what
-        comes behind it, is always one."""
-        if offset >= self.end:
-            return offset
-        found = self._states.translate(_IS_AVAILABLE).find(1, max(0, offset - self.start))
-        return self.end if found < 0 else self.start + found
 
     def has_room(self, window_max: int) -> bool:
         """Return whether records from `end` on may be acquired."""
@@ -156,13 +135,13 @@ class Window:
         upto = min(end, most)
         self._grow(upto)
         for at, behind, byte in list(self._runs_in(first, upto)):
-            if _IS_AVAILABLE[byte]:
+            if IS_AVAILABLE[byte]:
                 self._archive(at, behind, byte >> COUNT_SHIFT, Cause.NONE, taken)
         return upto == end
 
     def _archive(self, first: int, end: int, deliveries: int, cause: Cause, taken: Taking) -> None:
         """Archive records once the log has it: the start does not move over what may come back."""
-        self._put(first, end, _PENDING | deliveries << COUNT_SHIFT)
+        self._put(first, end, PENDING | deliveries << COUNT_SHIFT)
         self._pending += end - first
         run = Run(first, end - first, state_byte(RecordState.ARCHIVED, deliveries), cause)
         taken.runs.append(run)
@@ -172,7 +151,7 @@ class Window:
         """Take what is available of a batch; whether to go on with the next one."""
         limits = taken.limits
         for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
-            if not _IS_AVAILABLE[byte]:
+            if not IS_AVAILABLE[byte]:
                 continue
             deliveries = byte >> COUNT_SHIFT
             if not taken.goes_on(at, deliveries + 1):
@@ -225,7 +204,7 @@ class Window:
 
     def _take(self, first: int, end: int, byte: int, taken: Taking) -> None:
         deliveries = min((byte >> COUNT_SHIFT) + 1, COUNT_MAX)
-        self._put(first, end, _ACQUIRED | deliveries << COUNT_SHIFT)
+        self._put(first, end, ACQUIRED | deliveries << COUNT_SHIFT)
         taken.take(first, end - 1, deliveries)
         if deliveries > 1:
             taken.redelivered = True
@@ -252,7 +231,7 @@ class Window:
         if any(lease.member != member for lease in self._leases.among(first, last)):
             raise InvalidState("Member is not the owner of batch record")
         part = self._states[first - self.start : last + 1 - self.start]
-        if part.translate(_IS_ACQUIRED).count(1) != len(part):
+        if part.translate(IS_ACQUIRED).count(1) != len(part):
             raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
 
     def acknowledge(
@@ -311,7 +290,7 @@ class Window:
                 else:
                     cause = Cause.DELIVERY_LIMIT
             pending.runs.append(Run(at, end - at, state_byte(state, deliveries), cause))
-            self._put(at, end, byte & _KEEP | _PENDING)
+            self._put(at, end, byte & COUNT_BITS | PENDING)
             self._pending += end - at
 
     def settle(self, pending: Pending, backoff: Sequence[float], now: float) -> None:
@@ -321,14 +300,14 @@ class Window:
             first, end = max(first, self.start), first + records
             if first >= end:
                 continue
-            if not _IS_AVAILABLE[byte]:
+            if not IS_AVAILABLE[byte]:
                 self._put(first, end, byte)
                 continue
             deliveries = byte >> COUNT_SHIFT
             if not (backoff and deliveries):
                 self._put(first, end, byte)
                 continue
-            self._put(first, end, byte | _DELAYED)
+            self._put(first, end, byte | DELAYED)
             until = now + backoff[min(deliveries, len(backoff)) - 1]
             heappush(self._delayed, (until, first, end - 1))
         self._move_start()
@@ -342,12 +321,12 @@ class Window:
             self._pending -= records
             first, end = max(first, self.start), first + records
             if not pending.held and first < end:
-                self._translate(first, end, _TO_DELAYED)
+                self._translate(first, end, TO_DELAYED)
                 heappush(self._delayed, (until, first, end - 1))
         for lease in pending.held:
             first = max(lease.first, self.start)
             if first <= lease.last:
-                self._translate(first, lease.last + 1, _TO_ACQUIRED)
+                self._translate(first, lease.last + 1, TO_ACQUIRED)
                 self._leases.add(lease.part(first, lease.last))
 
     # -- giving back
@@ -359,7 +338,7 @@ class Window:
         were taken from the member meanwhile are others' by now.
         """
         for first, last, deliveries in ranges:
-            held = _ACQUIRED | deliveries << COUNT_SHIFT
+            held = ACQUIRED | deliveries << COUNT_SHIFT
             for at, end, byte in list(self._runs_in(max(first, self.start), last + 1)):
                 if byte == held:
                     self._leases.cut(at, end - 1)
@@ -388,8 +367,8 @@ class Window:
             _, first, last = heappop(self._delayed)
             first = max(first, self.start)
             for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):
-                if byte & STATE_BITS == _DELAYED:
-                    self._put(at, end, byte & _KEEP)
+                if byte & STATE_BITS == DELAYED:
+                    self._put(at, end, byte & COUNT_BITS)
                     any_due = True
         return any_due
 
@@ -411,39 +390,3 @@ class Window:
         del self._states[: log_start - self.start]
         self.start = log_start
         self._move_start()
-
-    # -- states
-
-    def _runs_in(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first, end, byte) of runs that are the same; nothing outside the window."""
-        if first >= end:
-            return
-        part = bytes(self._states[first - self.start : end - self.start])
-        if part.count(part[0]) == len(part):
-            yield first, first + len(part), part[0]
-            return
-        at = first
-        for byte, some in groupby(part):
-            count = sum(1 for _ in some)
-            yield at, at + count, byte
-            at += count
-
-    def _put(self, first: int, end: int, byte: int) -> None:
-        self._states[first - self.start : end - self.start] = bytes((byte,)) * (end - first)
-
-    def _translate(self, first: int, end: int, table: bytes) -> None:
-        part = slice(first - self.start, end - self.start)
-        self._states[part] = self._states[part].translate(table)
-
-    def _grow(self, end: int) -> None:
-        if end > self.end:
-            self._states.extend(bytes(end - self.end))
-
-    def _move_start(self) -> None:
-        """Move the start over what is done."""
-        states = self._states
-        if states and TERMINAL[states[0]]:
-            found = states.translate(TERMINAL).find(0)
-            done = len(states) if found < 0 else found
-            del states[:done]
-            self.start += done

@@ -7,16 +7,15 @@ Two coordinators of one transaction append the same, and the second time has no 
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kproxy.common.errors import KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.protocol.batch import control_batch
+from kproxy.shard.appends import ShardLogs, outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import MARKED_MAX, NAMED_MAX, Complete, Marker
@@ -38,24 +37,11 @@ _BY_WRITING = 2  # the version by which nobody says who takes part (KIP-890)
 _BEGUN_MAX = 10_000  # open ones of which it is known on which connection they began
 
 
-class ShardLogs(Protocol):
-    """The way to the logs of all shards."""
-
-    def land(self, index: int, envelopes: Sequence[Envelope]) -> Ticket:
-        """Append to a shard's log, whoever serves it: settled once all are durable there."""
-        ...
-
-    def ask(self, index: int, envelope: Envelope) -> Ticket:
-        """Append a command to a shard's log: settled with what its owner's fold decides."""
-        ...
-
-
 class TransactionCoordinator:
     """One shard's. `drive` ends what is decided; handlers wait for it."""
 
     def __init__(self, shard: Shard, logs: ShardLogs, now_ms: Callable[[], int]) -> None:
         self.shard = shard
-        self.claim_offset = shard.claim_offset
         self._logs = logs
         self._now_ms = now_ms
         self._driven: dict[str, anyio.Event] = {}
@@ -63,8 +49,7 @@ class TransactionCoordinator:
         self._begun: dict[str, tuple[int, int]] = {}
 
     def row(self, transactional_id: str) -> Transaction | None:
-        data = self.shard.state.get(TRANSACTIONS.key(transactional_id))
-        return None if data is None else TRANSACTIONS.decode(data)
+        return TRANSACTIONS.get(self.shard.state.get, transactional_id)
 
     # -- which connection a transaction was begun on
 
@@ -161,25 +146,16 @@ class TransactionCoordinator:
         return tickets, groups
 
     async def _end_groups(
-        self, groups: Iterable[Participant], ending: "_Ending"
+        self, groups: Sequence[Participant], ending: "_Ending"
     ) -> list[Participant] | None:
         """End the transaction in groups; return those with more offsets, None if not known."""
-        asked = [
-            (group, self._logs.ask(group.shard, ending.marker((), (group.group,))))
-            for group in groups
-        ]
-        left: list[Participant] | None = []
-        for group, ticket in asked:
-            try:
-                (outcome,) = await ticket.wait()
-            except KafkaError:
-                left = None
-                continue
-            if outcome.code:
-                left = None
-            elif outcome.number > 0 and left is not None:
-                left.append(group)
-        return left
+        outcomes = await outcomes_of(
+            [self._logs.ask(one.shard, ending.marker((), (one.group,))) for one in groups]
+        )
+        if any(outcome.code for outcome in outcomes):
+            return None
+        found = zip(groups, outcomes, strict=True)
+        return [group for group, outcome in found if outcome.number > 0]
 
     async def _participants(
         self, number: int
@@ -228,11 +204,4 @@ class _Ending:
 
 async def _done(tickets: Iterable[Ticket]) -> bool:
     """Return whether all are durable."""
-    for ticket in tickets:
-        try:
-            outcomes = await ticket.wait()
-        except KafkaError:
-            return False
-        if any(outcome.code for outcome in outcomes):
-            return False
-    return True
+    return not any(outcome.code for outcome in await outcomes_of(tickets))

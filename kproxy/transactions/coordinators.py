@@ -17,10 +17,11 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.config.server import Config
 from kproxy.loop.pulse import pulse
-from kproxy.shard.appends import append_all
+from kproxy.shard.appends import ShardLogs, append_all
 from kproxy.shard.due_index import DueIndexScanner
+from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
-from kproxy.transactions.coordinator import ShardLogs, TransactionCoordinator
+from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import End, EndCause, ExpireTransaction
 from kproxy.virtual.rows import transactions as transaction_rows
@@ -50,20 +51,16 @@ class TransactionCoordinators:
         config: Config,
         now_ms: Callable[[], int],
     ) -> None:
-        self._serving = serving
-        self._logs = logs
         self._config = config
         self._now_ms = now_ms
-        self._by_shard: dict[int, TransactionCoordinator] = {}
+        self._coordinators = PerShard(
+            serving, lambda shard: TransactionCoordinator(shard, logs, now_ms)
+        )
         self._tasks: TaskGroup | None = None
 
     def of(self, shard: Shard) -> TransactionCoordinator:
         """Return the coordinator of a shard that is served here now."""
-        known = self._by_shard.get(shard.shard)
-        if known is None or known.shard is not shard or known.claim_offset != shard.claim_offset:
-            known = TransactionCoordinator(shard, self._logs, self._now_ms)
-            self._by_shard[shard.shard] = known
-        return known
+        return self._coordinators.of(shard)
 
     def drive(self, shard: Shard, transactional_id: str) -> anyio.Event:
         """See a decided end through; the event is set when it is."""
@@ -73,24 +70,16 @@ class TransactionCoordinators:
 
     async def run(self) -> None:
         """Let time pass for the transactions of the shards that are served here."""
-        looking: dict[int, _Looks] = {}
         async with anyio.create_task_group() as self._tasks:
-            while True:
-                shards = self._serving()
-                for index in looking.keys() - {shard.shard for shard in shards}:
-                    del looking[index]
-                    self._by_shard.pop(index, None)
-                for shard in shards:
-                    known = looking.get(shard.shard)
-                    if known is None or not known.of(shard):
-                        known = looking[shard.shard] = _Looks(
-                            shard, self._config, self._now_ms, partial(self.drive, shard)
-                        )
-                        (shard.tasks or self._tasks).start_soon(known.run)
-                await pulse(_FOLLOW_S)
+            await self._coordinators.run(self._start)
+
+    def _start(self, coordinator: TransactionCoordinator, tasks: TaskGroup) -> None:
+        shard = coordinator.shard
+        timers = _TransactionTimers(shard, self._config, self._now_ms, partial(self.drive, shard))
+        tasks.start_soon(timers.run)
 
 
-class _Looks:
+class _TransactionTimers:
     """The scanners of one shard, and when each is due next."""
 
     def __init__(
@@ -101,7 +90,7 @@ class _Looks:
         drive: Callable[[str], anyio.Event],
     ) -> None:
         self._shard = shard
-        self._claim_offset = shard.claim_offset
+        self._claim = Claim(shard)
         abort_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expire_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         forget_ms = config.producer_id_expiration_check_interval_ms
@@ -113,12 +102,9 @@ class _Looks:
         self._next_s = [0.0] * len(self._scanners)  # all at once: an earlier owner may have ended
         self._period_s = min(period_ms for _, period_ms in self._scanners) / 1000
 
-    def of(self, shard: Shard) -> bool:
-        return self._shard is shard and self._claim_offset == shard.claim_offset
-
     async def run(self) -> None:
         """Run as long as the shard is served by this claim."""
-        while self._shard.serving and self.of(self._shard):
+        while self._claim.serves:
             now = anyio.current_time()
             for number, (scanner, period_ms) in enumerate(self._scanners):
                 if now >= self._next_s[number]:
@@ -141,14 +127,26 @@ class _Scanner(DueIndexScanner):
         now = self._now_ms()
         return self._next_due(self._times.key(now - age_ms), self._times.key(now + _LATE_MS))
 
-    def _filed(self, key: bytes) -> tuple[str, Transaction | None]:
-        """Return the transaction of a key; None: the key is stale, the row is filed elsewhere."""
-        _, name = TRANSACTIONS_DUE.parts(key)
-        data = self._shard.state.get(TRANSACTIONS.key(name))
-        row = None if data is None else TRANSACTIONS.decode(data)
-        if row is None or transaction_rows.transaction_due_key(row, name) != key:
-            return name, None
-        return name, row
+    def _due_transactions(
+        self, age_ms: int = 0
+    ) -> tuple[list[tuple[bytes, str, Transaction]], bool]:
+        """Return due transactions with their keys and names, and whether there may be more.
+
+        A key whose row is filed elsewhere by now is stale, and dropped.
+        """
+        keys, more = self._due(age_ms)
+        found: list[tuple[bytes, str, Transaction]] = []
+        stale: dict[bytes, bytes | None] = {}
+        for key in keys:
+            _, name = TRANSACTIONS_DUE.parts(key)
+            row = TRANSACTIONS.get(self._shard.state.get, name)
+            if row is None or transaction_rows.transaction_due_key(row, name) != key:
+                stale[key] = None
+            else:
+                found.append((key, name, row))
+        if stale:
+            self._shard.commit(stale)
+        return found, more
 
     async def _append(self, envelopes: list[Envelope]) -> bool:
         """Return whether the log took them all; else they are given again another time."""
@@ -158,10 +156,6 @@ class _Scanner(DueIndexScanner):
                 self._retry()
                 return False
         return True
-
-    def _drop(self, stale: list[bytes]) -> None:
-        if stale:
-            self._shard.commit(dict.fromkeys(stale))
 
 
 class _Open(_Scanner):
@@ -174,15 +168,10 @@ class _Open(_Scanner):
         self._drive = drive
 
     async def scan_once(self) -> bool:
-        keys, more = self._due()
+        found, more = self._due_transactions()
         now = self._now_ms()
-        stale: list[bytes] = []
         late: list[tuple[str, Envelope]] = []
-        for key in keys:
-            name, row = self._filed(key)
-            if row is None:
-                stale.append(key)
-                continue
+        for key, name, row in found:
             self._leave(key)
             ahead = row.start_ms > now + _LATE_MS  # begun by a clock that was
             if row.state.is_ending:
@@ -193,7 +182,6 @@ class _Open(_Scanner):
                     now, EndCause.TIMEOUT,
                 )  # fmt: skip
                 late.append((name, end.envelope()))
-        self._drop(stale)
         if await self._append([envelope for _, envelope in late]):
             for name, _ in late:
                 self._drive(name)
@@ -209,16 +197,8 @@ class _Idle(_Scanner):
         self._kept_ms = kept_ms
 
     async def scan_once(self) -> bool:
-        keys, more = self._due(self._kept_ms)
-        stale: list[bytes] = []
-        expired: list[Envelope] = []
-        for key in keys:
-            name, row = self._filed(key)
-            if row is None:
-                stale.append(key)
-            else:
-                expired.append(ExpireTransaction(name, -1, row.update_ms).envelope())
-        self._drop(stale)
+        found, more = self._due_transactions(self._kept_ms)
+        expired = [ExpireTransaction(name, -1, row.update_ms).envelope() for _, name, row in found]
         return await self._append(expired) and more
 
 
@@ -232,21 +212,16 @@ class _Producers(_Scanner):
     async def scan_once(self) -> bool:
         keys, more = self._due(self._kept_ms)
         before_ms = self._now_ms() - self._kept_ms
-        stale: list[bytes] = []
         again: dict[bytes, bytes | None] = {}
         expired: list[Envelope] = []
         for key in keys:
             producer_id = transaction_rows.producer_id_of_key(key)
-            data = self._shard.state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
-            stale.append(key)
-            if data is None:
-                continue
-            used_ms = TRANSACTIONAL_PRODUCERS.decode(data).used_ms
-            if used_ms > before_ms:
-                again[TRANSACTIONAL_PRODUCERS_DUE.key(used_ms, producer_id)] = b""
-            else:
-                expired.append(ExpireTransaction("", producer_id, used_ms).envelope())
+            row = TRANSACTIONAL_PRODUCERS.get(self._shard.state.get, producer_id)
+            if row is not None and row.used_ms > before_ms:
+                again[TRANSACTIONAL_PRODUCERS_DUE.key(row.used_ms, producer_id)] = b""
+            elif row is not None:
+                expired.append(ExpireTransaction("", producer_id, row.used_ms).envelope())
         if not await self._append(expired):
             return False
-        self._shard.commit(dict.fromkeys(stale) | again)
+        self._shard.commit(dict.fromkeys(keys) | again)
         return more

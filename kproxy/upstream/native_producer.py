@@ -145,12 +145,7 @@ class NativeProducer:
     of its thread, one request to the broker. A record that it would refuse is refused in `put`.
     """
 
-    def __init__(
-        self,
-        lib: _Library,
-        settings: dict[str, Any],
-        reported: Reported,
-    ) -> None:
+    def __init__(self, lib: _Library, settings: dict[str, Any], reported: Reported) -> None:
         self._lib = lib
         self._reported = reported
         self._on_error: Callable[[UpstreamError], None] = settings["error_cb"]

@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as UpstreamError
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.loop.callbacks import nothing
 from kproxy.upstream.boundary import NO_ANSWER, consumed, translated
 from kproxy.upstream.settings import Upstream
 
@@ -18,17 +19,13 @@ Row = tuple[bytes, bytes | None]
 """Key and value of a record."""
 
 
-def _nothing() -> None:
-    pass
-
-
 def read_to_end(
     upstream: Upstream,
     topic: str,
     partition: int = 0,
     timeout_s: float = _TIMEOUT_S,
     now: Callable[[], float] = monotonic,
-    check: Callable[[], None] = _nothing,
+    check: Callable[[], None] = nothing,
 ) -> Iterator[list[Row]]:
     """Yield all keys and values, in chunks; later values of a key replace earlier ones.
 

@@ -226,9 +226,7 @@ class Topics:
             largest = self._too_small(topic, configs[topic.name])
             if largest and topic.name != self._upstream.data:
                 entry = ConfigEntry(
-                    "max.message.bytes",
-                    str(largest),
-                    incremental_operation=AlterConfigOpType.SET,
+                    "max.message.bytes", str(largest), incremental_operation=AlterConfigOpType.SET
                 )
                 resources.append(
                     ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=[entry])

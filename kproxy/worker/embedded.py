@@ -15,15 +15,17 @@ from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_ide
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.opening import open_local
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.shard import Shard
 from kproxy.shard.staging import Staging, sweep
 from kproxy.store.backups import refuse_unfinished
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog
+from kproxy.worker.shards import OneShard
 from kproxy.worker.standing import OneShardStanding
-from kproxy.worker.worker import OneShard, Worker
+from kproxy.worker.worker import Worker
 
 NODE_ID = 1
 
@@ -67,13 +69,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                 )
                 shard.on_command = worker.security.applied
                 worker.staging = Staging(config.data_dir, shard, housekeeper.flush)
-                housekeeping.start_soon(worker.groups.run)
-                housekeeping.start_soon(worker.transactions.run)
-                housekeeping.start_soon(worker.dead_letters.run)
-                housekeeping.start_soon(worker.passages.run)
-                housekeeping.start_soon(worker.delays.run)
-                housekeeping.start_soon(worker.shares.run)
-                housekeeping.start_soon(worker.share_sessions.run)
+                worker.start(housekeeping)
                 retention = Retention(shard, config, lookup, worker.now_ms)
                 compactor = Compactor(
                     shard, config, lookup, worker.now_ms, counters=worker.counters

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.common.errors import Code
+from kproxy.groups.coordinator import GroupServices
 from kproxy.groups.coordinators import Coordinators
 from kproxy.groups.model.classic_member import ClassicMember
 from kproxy.loop import pace
@@ -114,7 +115,9 @@ async def test_a_shard_is_taken_away_from_all_that_works_on_it(
         monkeypatch.setattr(RocksKv, "scan", noted)
         monkeypatch.setattr(pace, "SLICE_S", 0.0)
         monkeypatch.setattr(housekeeper, "_ROWS_AT_ONCE", 20)
-        coordinators = Coordinators(life.shards.all, life.config, life.cache, life.now_ms)
+        coordinators = Coordinators(
+            life.shards.all, GroupServices(life.config, life.cache, life.now_ms)
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(coordinators.run)
             for turns in range(ROUNDS):

@@ -25,7 +25,8 @@ from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import ABORTED, Aborted
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.commands import command
 from tests.fakes import MemorySegments, MemoryShard, memory_worker
 from tests.handlers.transactional import Transactional

@@ -4,10 +4,10 @@ from itertools import count
 from typing import Any
 
 from kproxy.config.server import Config
-from kproxy.groups.coordinator import Coordinator
+from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.groups.upkeep.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.group_settings import GroupRules
+from kproxy.metadata.group_settings import GroupRules, GroupSettings
 from tests.fakes import MemoryShard
 
 
@@ -16,10 +16,11 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
     shard: Any = MemoryShard()
     config = Config(**{"group_session_ms_min": 1, "group_initial_rebalance_delay_ms": 0} | settings)
     numbers, settings_of_all = count(), GroupRules(config.broker_values()).defaults
-    return Coordinator(
-        shard, config, StateLookup(shard.state), lambda: 0, lambda: None, lambda: next(numbers),
+    services = GroupServices(
+        config, StateLookup(shard.state), lambda: 0, lambda: next(numbers),
         settings_of=lambda group_id: settings_of_all,
     )  # fmt: skip
+    return Coordinator(shard, services)
 
 
 class StandingCoordinator:
@@ -32,13 +33,10 @@ class StandingCoordinator:
         self.forgotten: list[Any] = []
         self.fenced: list[str] = []
         self.initial_delay_s = 3.0
-        self.session_s = 45.0
+        self.settings = GroupSettings(consumer_assignment_interval_ms=0)
 
-    def consumer_session_s(self, group_id: str) -> float:
-        return self.session_s
-
-    def consumer_assignment_interval_s(self, group_id: str) -> float:
-        return 0.0
+    def settings_of(self, group_id: str) -> GroupSettings:
+        return self.settings
 
     def now(self) -> float:
         return self.time

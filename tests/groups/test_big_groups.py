@@ -12,7 +12,7 @@ import pytest
 
 from kproxy.common.errors import Code
 from kproxy.groups.assigning import subscriptions
-from kproxy.groups.model import consumer_group, counters
+from kproxy.groups.model import assigned_group, counters
 from kproxy.groups.model.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers.groups import consumer as consumer_groups
 from kproxy.log.base import Ticket
@@ -21,7 +21,8 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.harness import until
 
@@ -154,7 +155,7 @@ class Counted:
     """A catalogue that counts the queues that are looked through."""
 
     def __init__(self, worker: Worker) -> None:
-        self._lookup = worker.groups._lookup
+        self._lookup = worker.groups.services.lookup
         self.walked = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -171,7 +172,7 @@ async def test_regexes_are_resolved_beside_heartbeats_and_remembered() -> None:
 
     async with running_worker() as worker:
         counted: Any = Counted(worker)
-        worker.groups._lookup = counted
+        worker.groups.services = worker.groups.services._replace(lookup=counted)
         await made(worker, *(f"q{n}" for n in range(queues)))
         members = [Member(worker, f"m{n}", regex=f"q{n}.?.?") for n in range(regexes)]
         for member in members:
@@ -336,7 +337,7 @@ async def test_oversized_assignment_is_logged_in_parts(
         members = [Member(worker, f"m{n}", "a") for n in range(6)]
         for member in members:
             assert await member.beat() == 0
-        monkeypatch.setattr(consumer_group, "_LOGGED_BYTES", 100)
+        monkeypatch.setattr(assigned_group, "_LOGGED_BYTES", 100)
         shard: Any = worker.coordinated("g")
         group, epoch, first = group_of(worker), group_of(worker).target_epoch, len(shard.log)
         group.assign_again_at = 0

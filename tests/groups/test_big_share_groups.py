@@ -20,7 +20,8 @@ from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.commands.shares import SET_MAX, SetShares
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.harness import until
 from tests.held import HELD_S, held_by, slowness

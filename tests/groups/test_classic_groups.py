@@ -15,7 +15,8 @@ from anyio.lowlevel import checkpoint
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.handlers.groups import classic as classic_groups
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.harness import until
 

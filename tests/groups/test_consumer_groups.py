@@ -12,7 +12,8 @@ from typing import Any
 from kproxy.groups.model.consumer_group import ConsumerGroup, by_queue
 from kproxy.handlers.groups import consumer as consumer_groups
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.running.together import together
 

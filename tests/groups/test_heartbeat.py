@@ -8,11 +8,12 @@ import pytest
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
-from kproxy.groups.requests.heartbeat import HeartbeatRequest, HeartbeatResult, check, heartbeat
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatResult
+from kproxy.groups.requests.heartbeat import ConsumerHeartbeatRequest, check, heartbeat
 from kproxy.virtual.types import QueueId
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 
-JOIN = HeartbeatRequest(
+JOIN = ConsumerHeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, instance=None, rack=None, rebalance_s=60.0,
     topics=("q",), regex=None, assignor=None, owned=frozenset(), names_owned=False,
     client_id="c", host="/h", member_id_required=True,
@@ -54,7 +55,7 @@ def test_requests_refused_without_a_group(changes: dict[str, object], code: Code
     assert found == code
 
 
-async def said(*requests: HeartbeatRequest, members_max: int = 10) -> list[object]:
+async def said(*requests: ConsumerHeartbeatRequest, members_max: int = 10) -> list[object]:
     """Return (member id, epoch) that each was answered with, or its code."""
     coordinator = coordinator_without_worker(group_members_max=members_max)
     answers: list[object] = []
@@ -98,7 +99,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("what", "requests", "answers"), CASES, ids=[case[0] for case in CASES])
-async def test_answers(what: str, requests: list[HeartbeatRequest], answers: list[object]) -> None:
+async def test_answers(
+    what: str, requests: list[ConsumerHeartbeatRequest], answers: list[object]
+) -> None:
     assert await said(*requests, members_max=2) == answers
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.groups.coordinator import Coordinator
-from kproxy.groups.model.share_group import ShareGroup, State
-from kproxy.groups.model.share_member import ShareMember
+from kproxy.groups.coordinator import Coordinator, GroupServices
+from kproxy.groups.model.assigned_group import State
+from kproxy.groups.model.assigned_member import AssignedMember
+from kproxy.groups.model.share_group import ShareGroup
 from kproxy.groups.requests import share_offsets
-from kproxy.groups.requests.share_heartbeat import ShareHeartbeatRequest, check, heartbeat
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatRequest
+from kproxy.groups.requests.share_heartbeat import check, heartbeat
 from kproxy.groups.requests.share_offsets import NewStart
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
@@ -28,7 +30,7 @@ from tests.fakes import refused_append
 from tests.groups.rules import StandingCoordinator, coordinator_without_worker
 from tests.present import present
 
-JOIN = ShareHeartbeatRequest(
+JOIN = HeartbeatRequest(
     group_id="g", member_id="a", member_epoch=0, rack=None, topics=("q",), client_id="c", host="/h"
 )
 STAY = replace(JOIN, member_epoch=2, topics=None)
@@ -51,10 +53,11 @@ class Stage:
         former = self.coordinator
         if end:
             former.end(Code.NOT_COORDINATOR)
-        self.coordinator = Coordinator(
-            self.shard, former.config, former.lookup, lambda: 1_000_000, lambda: None, object,
+        services = GroupServices(
+            former.config, former.lookup, lambda: 1_000_000, object,
             settings_of=lambda group_id: self.settings,
         )  # fmt: skip
+        self.coordinator = Coordinator(self.shard, services)
 
     def create(self, name: str, partitions: int = 1) -> QueueId:
         queue_id = QueueId(name.encode().ljust(16, b"."))
@@ -69,7 +72,7 @@ class Stage:
     def queue(self, name: str) -> Queue:
         return present(self.coordinator.lookup.find(name))
 
-    async def beat(self, asked: ShareHeartbeatRequest) -> Any:
+    async def beat(self, asked: HeartbeatRequest) -> Any:
         """Beat; return (epoch, partition names) as answered, or the code."""
         try:
             result = await heartbeat(self.coordinator, asked)
@@ -132,7 +135,7 @@ def test_requests_refused_without_a_group(changes: Any, code: Code, message: str
     assert (found, text) == (code, message)
 
 
-CASES: list[tuple[str, list[ShareHeartbeatRequest], list[Any]]] = [
+CASES: list[tuple[str, list[HeartbeatRequest], list[Any]]] = [
     ("joins, stays, leaves", [JOIN, STAY, LEAVE], [(2, "q0"), (2, None), (-1, None)]),
     ("no such group", [STAY], [Code.GROUP_ID_NOT_FOUND]),
     ("leaves no such group", [LEAVE], [Code.GROUP_ID_NOT_FOUND]),
@@ -159,7 +162,7 @@ CASES: list[tuple[str, list[ShareHeartbeatRequest], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("requests", "answers"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-async def test_answers(requests: list[ShareHeartbeatRequest], answers: list[Any]) -> None:
+async def test_answers(requests: list[HeartbeatRequest], answers: list[Any]) -> None:
     stage = Stage("q", "r")
     assert [await stage.beat(asked) for asked in requests] == answers
 
@@ -350,15 +353,15 @@ async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:
 
 async def test_member_silent_for_a_session_is_out() -> None:
     home: Any = StandingCoordinator()
-    home.share_session_s = lambda group_id: 45.0
+    home.settings = GroupSettings(share_session_timeout_ms=45_000)
     group = ShareGroup("g", home)
-    group.put(ShareMember("a"))
-    group.put(ShareMember("b"))
+    group.put(AssignedMember("a"))
+    group.put(AssignedMember("b"))
     home.pass_time(40)
     group.renew_session(group.members["b"])
     home.pass_time(10)
     assert (home.fenced, sorted(group.members)) == (["a"], ["b"])
-    home.share_session_s = lambda group_id: 5.0  # a group's setting is read at each use
+    home.settings = GroupSettings(share_session_timeout_ms=5000)  # it is read at each use
     group.renew_session(group.members["b"])
     home.pass_time(6)
     assert home.fenced == ["a", "b"]

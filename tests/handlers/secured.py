@@ -7,7 +7,8 @@ from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.acls import Effect, Op, Pattern, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept, answer
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.bodies import change_to
 from tests.fakes import chunks_of, memory_worker
 from tests.wire import batch, produce_values

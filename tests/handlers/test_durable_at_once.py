@@ -91,7 +91,7 @@ REQUESTS: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
 async def test_a_request_is_durable_in_few_commits(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproxy.handlers.groups.offsets._OFFSETS_AT_ONCE", 10)
+    monkeypatch.setattr("kproxy.handlers.common.committing.OFFSETS_AT_ONCE", 10)
     client = Client()
     await client.metadata(*NAMES)
     for name in NAMES:

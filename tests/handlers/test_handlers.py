@@ -20,7 +20,8 @@ from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests import bodies
 from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker, refused_append
@@ -375,8 +376,8 @@ def test_a_batch_has_room_in_the_log_of_a_cluster(log_bytes_max: int, most: int)
     """FAULT: where the log takes little no batch was small enough."""
     wide = settings_of({"max.message.bytes": str(20 << 20)})
     worker = memory_worker(bootstrap_servers="127.0.0.1:9", data_message_bytes_max=log_bytes_max)
-    assert worker.max_batch_bytes(wide) == most
-    assert memory_worker().max_batch_bytes(wide) == 20 << 20
+    assert worker.batch_limits.of(wide) == most
+    assert memory_worker().batch_limits.of(wide) == 20 << 20
 
 
 async def test_a_shard_that_moves_is_told_as_a_controller_that_does() -> None:

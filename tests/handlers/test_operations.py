@@ -8,7 +8,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept, answer
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.fakes import memory_worker
 from tests.handlers.test_handlers import Client
 

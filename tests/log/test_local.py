@@ -12,7 +12,8 @@ import pytest
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.weight import TURN, weight
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.store import files, synced
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
 from kproxy.store.segments import LogFailed

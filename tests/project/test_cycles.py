@@ -15,6 +15,7 @@ CLAIM = "one for each claim of a shard, which the net of `loop.garbage` finds"
 KEEPS_ITSELF = {
     "Appender": ALIVE,
     "ClusterNode": ALIVE,
+    "CommandRouter": ALIVE,
     "Connection": "`connection_lost` cuts it: the pipeline lets go of it, the timer is cancelled",
     "Coordinator": CLAIM,
     "DataLink": ALIVE,

@@ -19,7 +19,7 @@ PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 LEFT = frozenset({
     "FORGET_LANDED", "FORGET_PRODUCERS", "NOTHING_LANDED", "ROUTE_LANDED", "_FORGET_FORWARDED_MAX",
     "_FORGET_LOOK_S",
-    "_FORGET_MAX", "_FORGET_MS", "_LANDED", "_Looks", "_due_key", "_wall_clock_ms",
+    "_FORGET_MAX", "_FORGET_MS", "_LANDED", "_due_key", "_wall_clock_ms",
     "group_due_key",
     "producers_due_key", "retention_due_key", "transaction_due_key",
 })  # fmt: skip

@@ -19,7 +19,8 @@ from kproxy.server.api_table import RANGES
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.rows.access import acl_name
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.generator import values_of
 

@@ -12,7 +12,7 @@ from kproxy.protocol.codec import RequestHeader
 from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
 from kproxy.server.audit import audit, only_refused
-from kproxy.worker.worker import Request
+from kproxy.worker.request import Request
 from tests import bodies
 from tests.bodies import creation
 from tests.handlers.secured import ALICE, ROOT, Secured, rule

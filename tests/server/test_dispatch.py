@@ -15,7 +15,8 @@ from kproxy.server import dispatch, large_requests
 from kproxy.server.dispatch import Accepted, accept, answer
 from kproxy.server.rules import OPEN
 from kproxy.virtual.commands.envelope import Kind
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.generator import Repeated, request
 from tests.present import present

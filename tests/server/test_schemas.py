@@ -13,7 +13,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.api_table import RANGES
 from kproxy.server.dispatch import accept, answer
 from kproxy.server.schemas import load_common
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.bodies import metadata
 from tests.fakes import memory_worker
 

@@ -26,7 +26,7 @@ from kproxy.protocol.batch import HEADER_BYTES, check, read_header
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import keyed_records, repacked, unpacked
 from kproxy.protocol.responses import Broker
-from kproxy.shard import compaction_keys, compaction_plan, compactor
+from kproxy.shard import compaction_keys, compaction_pass, compaction_plan, compactor
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
@@ -39,7 +39,8 @@ from kproxy.virtual.commands.records import Replace, Trim
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import OneShard, Worker
+from kproxy.worker.shards import OneShard
+from kproxy.worker.worker import Worker
 from tests.present import present
 from tests.shard.test_shard import QUEUES, config, read, running
 from tests.simulation.seeds import see
@@ -232,7 +233,7 @@ async def test_the_last_record_stays_even_as_a_tombstone(tmp_path: Path) -> None
 async def test_more_keys_than_memory_is_given_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compactor, "KEYS_MAX", 50)
+    monkeypatch.setattr(compaction_pass, "KEYS_MAX", 50)
     async with staged(tmp_path) as stage:
         for value in range(2):
             for i in range(0, 200, 10):
@@ -506,7 +507,7 @@ def cut_short(stage: Stage, appends: int | None) -> Iterator[None]:
         if left is not None:
             if not left:
                 stage.late = list(envelopes)
-                raise compactor._Stopped("cut short")
+                raise compaction_pass.Stopped("cut short")
             left -= 1
         return append(envelopes)
 
@@ -573,22 +574,28 @@ def _done_at_once(original: Any) -> Any:
     """Return a pass that says that it is over before it has dropped anything."""
 
     async def run(self: Any) -> None:
-        progress = compactor.Compaction(
+        progress = compaction_pass.Compaction(
             clean_end=self._plan.end, size_through=self._plan.size_through, clean_bytes=1,
             pending_end=self._plan.end, pending_ms=self._plan.pending_ms,
             settled_end=self._plan.settled_end, log_start=self._plan.log_start,
         )  # fmt: skip
-        await self._shard.append([compactor.Compact(*self._key, [], progress).envelope()]).wait()
+        await self._shard.append(
+            [compaction_pass.Compact(*self._key, [], progress).envelope()]
+        ).wait()
         await original(self)
 
     return run
 
 
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
-    "the last record of a key goes, older ones stay": (compactor.Keys, "kept", _older_stays),
+    "the last record of a key goes, older ones stay": (compaction_pass.Keys, "kept", _older_stays),
     "tombstones go at once": (compactor, "plan", _everything_settled(compactor.plan)),
     "the lag is not kept": (compaction_plan, "_old_enough", _no_lag),
-    "a pass is done before it is": (compactor._Pass, "run", _done_at_once(compactor._Pass.run)),
+    "a pass is done before it is": (
+        compaction_pass.Pass,
+        "run",
+        _done_at_once(compaction_pass.Pass.run),
+    ),
     "a generation is not looked at": (Batch, "generation", 0),
     "a batch is counted as it was": (fold, "copied_batch", lambda batch, *rest: batch),
 }

@@ -16,7 +16,7 @@ import pytest
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.protocol.codecs import pack
 from kproxy.protocol.records import keyed_records, unpacked
-from kproxy.shard import compaction_keys, compaction_plan, compactor
+from kproxy.shard import compaction_keys, compaction_pass, compaction_plan, compactor
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.transactions import Begin, Marker
@@ -245,7 +245,7 @@ async def story(directory: Path, seed: int, steps: int) -> list[str]:
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read some batches, and some rows of aborted transactions, at a time."""
-    monkeypatch.setattr(compactor, "_READ_BATCHES", 3)
+    monkeypatch.setattr(compaction_pass, "_READ_BATCHES", 3)
     monkeypatch.setattr(compaction_keys, "_ABORTED_AT_ONCE", 2)
 
 
@@ -265,19 +265,19 @@ def test_records_that_kafka_keeps_are_kept_for_long(tmp_path: Path, seed: int) -
 
 
 def _aborted_are_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compactor.Aborted, "has", lambda self, producer_id, offset: False)
+    patch.setattr(compaction_pass.Aborted, "has", lambda self, producer_id, offset: False)
 
 
 def _aborted_are_noted(patch: pytest.MonkeyPatch) -> None:
-    note = compactor._Pass._note
+    note = compaction_pass.Pass._note
 
     def noted(self: Any, found: list[Any]) -> int:
-        records = compactor._What.RECORDS
-        aborted = compactor._What.ABORTED
+        records = compaction_pass._What.RECORDS
+        aborted = compaction_pass._What.ABORTED
         return note(self, [one._replace(what=records) if one.what == aborted else one
                            for one in found])  # fmt: skip
 
-    patch.setattr(compactor._Pass, "_note", noted)
+    patch.setattr(compaction_pass.Pass, "_note", noted)
 
 
 def _undecided_are_compacted(patch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def _rows_of_aborts_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _markers_of_commits_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compactor, "_COMMIT_KEY", b"")
+    patch.setattr(compaction_pass, "_COMMIT_KEY", b"")
 
 
 def _the_last_marker_goes(patch: pytest.MonkeyPatch) -> None:
@@ -306,13 +306,13 @@ def _the_last_marker_goes(patch: pytest.MonkeyPatch) -> None:
 
 def _rows_that_began_early_are_passed_over(patch: pytest.MonkeyPatch) -> None:
     """Pass over rows of transactions that began early, as if they could not matter."""
-    note = compactor.Aborted._note
+    note = compaction_pass.Aborted._note
 
     def noted(self: Any, marker_offset: int, value: bytes, start: int) -> None:
         note(self, marker_offset, value, start)
         self._through = max(self._through, marker_offset)
 
-    patch.setattr(compactor.Aborted, "_note", noted)
+    patch.setattr(compaction_pass.Aborted, "_note", noted)
 
 
 MISTAKES = [
@@ -392,14 +392,14 @@ async def test_very_many_aborted_transactions_are_read_in_slices(
             await stage.put_in(producer, (b"a", b"=%d" % number))
             await stage.end(producer, commit=False)
         most = 0
-        read_rows = compactor.Aborted.read
+        read_rows = compaction_pass.Aborted.read
 
         async def counted(self: Any, start: int, end: int) -> None:
             nonlocal most
             await read_rows(self, start, end)
             most = max(most, sum(map(len, self._by_producer.values())))
 
-        monkeypatch.setattr(compactor.Aborted, "read", counted)
+        monkeypatch.setattr(compaction_pass.Aborted, "read", counted)
         await stage.compact()
         assert stage.there() == []
         assert most < 20

@@ -7,7 +7,8 @@ import structlog.testing
 
 from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
 from kproxy.virtual.counts import COUNTS_KEY, Counts, counted, restored
 from kproxy.virtual.types import QueueId

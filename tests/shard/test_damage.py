@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from kproxy.log.base import Deliver
 from kproxy.log.disk_space import DiskSpace
 from kproxy.log.local import LocalLog
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.store import files, synced, tail
 from kproxy.store.segments import DamagedLog, Segments
 from kproxy.virtual.commands import envelope as envelopes

@@ -10,7 +10,8 @@ import pytest
 from kproxy.protocol.batch import LOG_OVERHEAD_BYTES, read_header
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.shares import AimForward, Forward

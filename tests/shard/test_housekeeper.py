@@ -10,7 +10,8 @@ import pytest
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop import pace
 from kproxy.shard.housekeeper import Housekeeper, sweep_commits
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import DeleteOffsets
 from kproxy.virtual.rows import queues as rows

@@ -13,7 +13,8 @@ import pytest
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog

@@ -8,7 +8,8 @@ import pytest
 from kproxy.common.errors import CannotStart
 from kproxy.config.server import load
 from kproxy.shard import staging
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.shard.staging import Staging
 from kproxy.store.backups import META, sources
 from kproxy.store.rocks import RocksKv

@@ -13,8 +13,9 @@ from kproxy.protocol.batch import LOG_OVERHEAD_BYTES, control_batch, read_header
 from kproxy.shard import copier, housekeeper
 from kproxy.shard.copier import Copier
 from kproxy.shard.housekeeper import Housekeeper
+from kproxy.shard.opening import open_local
 from kproxy.shard.retention import Retention
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.shard import Shard
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
 from kproxy.virtual.commands.records import Trim

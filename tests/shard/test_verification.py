@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kproxy.config.server import load
-from kproxy.shard.shard import open_local
+from kproxy.shard.opening import open_local
 from kproxy.shard.verification import Verification
 from kproxy.store import synced
 from kproxy.virtual import counts

@@ -132,7 +132,7 @@ class Stage:
 
     def play(self, *steps: Callable[[], Any], seconds: float = 2.0) -> None:
         """Run the sender so long, then do the first step, and so on. It begins anew."""
-        self.dead._by_shard.clear()
+        self.dead._senders._parts.clear()
 
         async def main() -> None:
             async with anyio.create_task_group() as tasks:

@@ -20,7 +20,7 @@ from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, Sha
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.bodies import change
 from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client

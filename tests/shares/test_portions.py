@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kproxy.shares.share_partitions import Change, _portions
+from kproxy.shares.share_partitions import PartitionChange, _portions
 from kproxy.virtual.commands.shares import Run
 
 NOBODY: Any = None
 
 
-def change(*records: int) -> Change:
+def change(*records: int) -> PartitionChange:
     runs = [Run(10_000 * at, count, 0) for at, count in enumerate(records)]
-    return Change(NOBODY, runs, None)
+    return PartitionChange(NOBODY, runs, None)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,9 @@ def change(*records: int) -> Change:
         ([change(1), change(1 << 20), change(1)], [1, 1, 1]),
     ],
 )
-def test_a_share_is_some_milliseconds_of_the_fold(changes: list[Change], sizes: list[int]) -> None:
+def test_a_share_is_some_milliseconds_of_the_fold(
+    changes: list[PartitionChange], sizes: list[int]
+) -> None:
     found = list(_portions(changes))
     assert [len(some) for some in found] == sizes
     assert [one for some in found for one in some] == changes

@@ -19,7 +19,8 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.shard.shard import Shard, open_local
+from kproxy.shard.opening import open_local
+from kproxy.shard.shard import Shard
 from kproxy.store import rocks as rocks_module
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import Envelope, Kind

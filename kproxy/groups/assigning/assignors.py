@@ -259,7 +259,7 @@ def readers_by_queue(
     return readers
 
 
-def _places(mask: int) -> Iterator[int]:
+def places_of(mask: int) -> Iterator[int]:
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -276,7 +276,7 @@ def range_(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int
         size = sizes.get(queue, 0)
         least, more = divmod(size, mask.bit_count())
         start = 0
-        for number, member in enumerate(_places(mask)):
+        for number, member in enumerate(places_of(mask)):
             end = start + least + (number < more)
             if start == end:
                 break

@@ -5,7 +5,8 @@ epoch. Then it gets partitions as other members release them.
 """
 
 from kproxy.groups.assigning.assignors import PartitionSet
-from kproxy.groups.model.consumer_member import NONE, ConsumerMember, Progress
+from kproxy.groups.model.assigned_member import NONE
+from kproxy.groups.model.consumer_member import ConsumerMember, Progress
 from kproxy.loop.steps import Steps, spent
 
 

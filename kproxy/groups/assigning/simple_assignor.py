@@ -6,13 +6,14 @@ served from all partitions together; where subscriptions differ, each queue is d
 numbers are those of Kafka's assignor; which partition is whose may differ.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kproxy.groups.assigning.assignors import (
     MemberSubscription,
     Target,
     all_parts,
     frozen,
+    places_of,
     readers_by_queue,
 )
 from kproxy.loop.steps import EVERY, Steps, spent
@@ -40,7 +41,7 @@ def simple(wishes: Mapping[str, MemberSubscription], sizes: Mapping[QueueId, int
     worked = 0
     for queue, mask in readers.items():
         parts = [(queue, index) for index in range(sizes.get(queue, 0))]
-        places = list(_places(mask))
+        places = list(places_of(mask))
         yield from _spread(parts, places, holders)
         every += parts
         worked += 1 + len(parts) + len(places)
@@ -68,13 +69,6 @@ def _before(
     return holders
 
 
-def _places(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
 def _spread(parts: Sequence[PartitionKey], places: Sequence[int], holders: Holders) -> Steps[None]:
     """Have these partitions held by these members evenly."""
     if not parts or not places:
@@ -100,7 +94,7 @@ class _Spread:
     def steps(self) -> Steps[None]:
         has, holders = self._has, self._holders
         for number, part in enumerate(self._parts, 1):
-            for place in _places(holders.get(part, 0)):
+            for place in places_of(holders.get(part, 0)):
                 has[place] += 1
             if number % EVERY == 0:
                 yield
@@ -110,7 +104,7 @@ class _Spread:
             if number % EVERY == 0:
                 yield
         for number, part in enumerate(reversed(self._parts), 1):
-            for place in _places(holders.get(part, 0)):
+            for place in places_of(holders.get(part, 0)):
                 if has[place] > self._quota[place]:
                     self._take(part, place)
             if number % EVERY == 0:
@@ -124,7 +118,7 @@ class _Spread:
     def _share_less(self, part: PartitionKey) -> None:
         """Take a partition from some members: first from those that have too many."""
         has, quota = self._has, self._quota
-        held = sorted(_places(self._holders[part]), key=lambda place: has[place] <= quota[place])
+        held = sorted(places_of(self._holders[part]), key=lambda place: has[place] <= quota[place])
         for place in held[: len(held) - self._sharing]:
             self._take(part, place)
 
@@ -162,7 +156,7 @@ def _gathered(
 ) -> Steps[Target]:
     has: list[list[PartitionKey]] = [[] for _ in members]
     for number, part in enumerate(parts, 1):
-        for place in _places(holders.get(part, 0)):
+        for place in places_of(holders.get(part, 0)):
             has[place].append(part)
         if number % EVERY == 0:
             yield

@@ -18,9 +18,8 @@ from kproxy.common.errors import Code
 from kproxy.groups.assigning.assignors import ASSIGNORS, MemberSubscription, Target
 from kproxy.groups.assigning.regex import Readers, compiled, pattern_of
 from kproxy.groups.assigning.simple_assignor import SIMPLE, simple
-from kproxy.groups.model.consumer_group import AssignmentResult, ConsumerGroup
+from kproxy.groups.model.assigned_group import AssignedGroup, AssignmentResult
 from kproxy.groups.model.counters import Subscriptions
-from kproxy.groups.model.share_group import ShareGroup
 from kproxy.loop.steps import EVERY, Result, Steps, Work, finish, in_order
 from kproxy.metadata.catalogue import Lookup
 from kproxy.security.peer import ANONYMOUS
@@ -38,8 +37,7 @@ _NAMES = 1000  # names in one scan: none is open while others are served
 
 _ASSIGNORS = ASSIGNORS | {SIMPLE: simple}
 
-AssignedGroup = ConsumerGroup | ShareGroup
-"""A group whose coordinator decides who has what."""
+Assigned = AssignedGroup[Any]
 Topology = int
 Resolved = dict[str, frozenset[str]]
 """Names by regular expression."""
@@ -68,8 +66,8 @@ class SubscriptionResolver:
         self,
         lookup: Lookup,
         now: Callable[[], float],
-        there: Callable[[AssignedGroup], bool],
-        log: Callable[[AssignedGroup], Awaitable[Code]],
+        there: Callable[[Assigned], bool],
+        log: Callable[[Assigned], Awaitable[Code]],
         readers: Readers,
     ) -> None:
         """Set up; `there`: whether this is the group of its id; `log`: log it under its lock."""
@@ -83,7 +81,16 @@ class SubscriptionResolver:
 
     # -- the queues that they read
 
-    def refresh(self, group: AssignedGroup, *, now: bool) -> bool:
+    def refresh_epoch(self, group: Assigned, *, subscribed: bool) -> bool:
+        """Begin a group's next epoch if its members read other queues than its target was made of.
+
+        Return whether they do. `subscribed`: the asking member's subscription has changed.
+        """
+        others = self._refresh(group, now=subscribed) or subscribed
+        group.epoch += others
+        return others
+
+    def _refresh(self, group: Assigned, *, now: bool) -> bool:
         """Return whether the queues that a group reads have changed since its target was made."""
         if group.resolving or not (now or self._is_due(group)):
             return False
@@ -99,13 +106,13 @@ class SubscriptionResolver:
         """A count that goes up when there are other queues, or others may be seen."""
         return self._lookup.changes + self._readers.generation
 
-    def _is_due(self, group: AssignedGroup) -> bool:
+    def _is_due(self, group: Assigned) -> bool:
         now = self._now()
         if group.unresolved() and now >= group.resolve_again_at:
             return True
         return self._changes != group.resolved_changes and now >= group.refresh_again_at
 
-    def _take_pattern(self, group: AssignedGroup, seen: ResolvedPattern, started: float) -> bool:
+    def _take_pattern(self, group: Assigned, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
         now = self._now()
         took = now - started
@@ -119,7 +126,7 @@ class SubscriptionResolver:
         return changed
 
     async def _finish_refresh(
-        self, group: AssignedGroup, work: Work[ResolvedPattern], started: float
+        self, group: Assigned, work: Work[ResolvedPattern], started: float
     ) -> None:
         if not await self._finish(group, work):
             return
@@ -129,11 +136,10 @@ class SubscriptionResolver:
                 return
             if self._take_pattern(group, work.result, started):
                 group.epoch += 1
-                if group.may_assign():
-                    self.assign(group)
+                self.assign_if_due(group)
                 await self.log_changes(group)
 
-    def _resolve_pattern(self, group: AssignedGroup) -> Steps[ResolvedPattern]:
+    def _resolve_pattern(self, group: Assigned) -> Steps[ResolvedPattern]:
         changes, texts = self._changes, set(group.subscription_counts.regexes)
         known = group.resolved if changes == group.resolved_changes else {}
         subscriptions = group.subscription_counts.all()
@@ -201,8 +207,10 @@ class SubscriptionResolver:
 
     # -- the assignment
 
-    def assign(self, group: AssignedGroup) -> None:
-        """Make a target for a group's epoch, now or soon."""
+    def assign_if_due(self, group: Assigned) -> None:
+        """Make a target for a group's epoch, now or soon, if it may have one."""
+        if not group.may_assign():
+            return
         started = self._now()
         work = Work(self._made(group))
         if work.begin():
@@ -212,7 +220,7 @@ class SubscriptionResolver:
         self.later(lambda: self._assign_on(group, work, started))
 
     async def _assign_on(
-        self, group: AssignedGroup, work: Work[AssignmentResult], started: float
+        self, group: Assigned, work: Work[AssignmentResult], started: float
     ) -> None:
         if not await self._finish(group, work):
             return
@@ -222,7 +230,7 @@ class SubscriptionResolver:
                 group.take_target(work.result, self._now() - started)
                 await self.log_changes(group)
 
-    def _made(self, group: AssignedGroup) -> Steps[AssignmentResult]:
+    def _made(self, group: Assigned) -> Steps[AssignmentResult]:
         """Return a target for the members as they are when it is begun."""
         epoch, assignor, resolved = group.epoch, group.choose_assignor(), group.resolved
         group.begin_target()
@@ -252,10 +260,10 @@ class SubscriptionResolver:
         self._waiting.append(chore)
         self._more.set()
 
-    async def _finish(self, group: AssignedGroup, work: Work[Result]) -> bool:
+    async def _finish(self, group: Assigned, work: Work[Result]) -> bool:
         return await finish(work, lambda: self._there(group))
 
-    async def log_changes(self, group: AssignedGroup) -> None:
+    async def log_changes(self, group: Assigned) -> None:
         code = await self._log(group)
         if code:
             _log.warning("group_not_logged", group=group.id, reason=code.name)

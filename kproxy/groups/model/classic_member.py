@@ -4,22 +4,22 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-StreamedResponse = TypeVar("StreamedResponse")
+Answer = TypeVar("Answer")
 
 
-class Promise(Generic[StreamedResponse]):
+class Promise(Generic[Answer]):
     """One answer that is not there yet; the first `set` counts."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._value: StreamedResponse | None = None
+        self._value: Answer | None = None
 
-    def set(self, value: StreamedResponse) -> None:
+    def set(self, value: Answer) -> None:
         if not self._event.is_set():
             self._value = value
             self._event.set()
 
-    async def wait(self) -> StreamedResponse:
+    async def wait(self) -> Answer:
         await self._event.wait()
         assert self._value is not None
         return self._value
@@ -74,28 +74,17 @@ class ClassicMember:
             self.synced = None
 
     def row(self, generation: int) -> dict[str, Any]:
-        return {
-            "epoch": generation,
-            "instance": self.instance,
-            "client_id": self.client_id,
-            "host": self.host,
-            "session_s": self.session_s,
-            "rebalance_s": self.rebalance_s,
-            "protocols": self.protocols,
-            "assignment": self.assignment,
-        }
+        return {"epoch": generation} | {name: getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = (
+    "instance", "client_id", "host", "session_s", "rebalance_s", "protocols", "assignment",
+)  # fmt: skip
+"""The attributes that a member's row has."""
 
 
 def member_from_row(member_id: str, row: dict[str, Any]) -> ClassicMember:
     """Return a member as its row has it."""
-    member = ClassicMember(
-        member_id,
-        row["instance"],
-        row["client_id"],
-        row["host"],
-        row["session_s"],
-        row["rebalance_s"],
-        tuple(row["protocols"]),
-    )
-    member.assignment = row["assignment"]
+    member = ClassicMember(member_id, *(row[name] for name in _FIELDS[:-1]))
+    member.protocols, member.assignment = tuple(member.protocols), row["assignment"]
     return member

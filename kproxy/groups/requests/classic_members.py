@@ -17,7 +17,7 @@ from kproxy.groups.model.consumer_member import ConsumerMember, Progress
 from kproxy.groups.model.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
 from kproxy.groups.requests.migration import assignment_of, parts_named
 from kproxy.loop.pace import Pace
-from kproxy.loop.steps import done, in_order
+from kproxy.loop.steps import done, once_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ async def join(
         wanted = await done(subscription(asked.protocols[0][1]))
     except NotAConsumers:
         raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL) from None
-    topics = tuple(await done(in_order(set(wanted.topics))))
+    topics = tuple(await done(once_in_order(wanted.topics)))
     owned = await done(parts_named(wanted.owned, coordinator.lookup))
     if not asked.id and asked.instance is None and known_id_required:
         return join_answer(Code.MEMBER_ID_REQUIRED, coordinator.new_member_id(asked.client_id))
@@ -61,10 +61,8 @@ async def join(
         member.session_s, member.rebalance_s = asked.session_s, asked.rebalance_s
         group.put(member)
         group.renew_session(member)
-        if coordinator.subscriptions.refresh(group, now=changed) or changed:
-            group.epoch += 1
-        if group.may_assign():
-            coordinator.subscriptions.assign(group)
+        coordinator.subscriptions.refresh_epoch(group, subscribed=changed)
+        coordinator.subscriptions.assign_if_due(group)
         # Before version 1 of the subscription members give up all they have before they join.
         await done(group.reconcile(member, owned))
         code = await coordinator.log_changes(group)
@@ -133,8 +131,7 @@ async def heartbeat(coordinator: Coordinator, group: ConsumerGroup, claim: Membe
     member = _claimed(group, claim)
     group.renew_session(member)
     async with group.lock:
-        if not group.ended and coordinator.subscriptions.refresh(group, now=False):
-            group.epoch += 1
+        if not group.ended and coordinator.subscriptions.refresh_epoch(group, subscribed=False):
             group.changed.add(member.id)
             await coordinator.log_changes(group)
     behind = member.epoch < group.epoch or member.progress == Progress.UNREVOKED

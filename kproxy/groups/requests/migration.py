@@ -7,10 +7,11 @@ leaves, the rest become a classic group again.
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
+from kproxy.groups.model.assigned_group import AssigningCoordinator
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.classic_member import ClassicMember
 from kproxy.groups.model.classic_states import State, join_answer, sync_answer
-from kproxy.groups.model.consumer_group import ConsumerCoordinator, ConsumerGroup, steps_by_queue
+from kproxy.groups.model.consumer_group import ConsumerGroup, steps_by_queue
 from kproxy.groups.model.consumer_member import ConsumerMember
 from kproxy.groups.model.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -22,13 +23,13 @@ from kproxy.groups.model.consumer_protocol import (
     version_of,
 )
 from kproxy.groups.requests.classic_rebalance import ClassicCoordinator
-from kproxy.loop.steps import EVERY, Steps, in_order, spent
+from kproxy.loop.steps import EVERY, Steps, once_in_order, spent
 from kproxy.metadata.catalogue import Lookup
 from kproxy.virtual.types import PartitionKey
 
 
 def upgraded(
-    classic: ClassicGroup, coordinator: ConsumerCoordinator, lookup: Lookup
+    classic: ClassicGroup, coordinator: AssigningCoordinator, lookup: Lookup
 ) -> Steps[ConsumerGroup]:
     """Return the same members as a consumer group. Raise KafkaError."""
     if classic.protocol_type != CONSUMER_PROTOCOL:
@@ -70,7 +71,7 @@ def _upgraded(
     made.protocols = member.protocols
     has = member.assignment
     wanted = yield from subscription(member.metadata(classic.protocol) or member.protocols[0][1])
-    made.topics = tuple((yield from in_order(set(wanted.topics))))
+    made.topics = tuple((yield from once_in_order(wanted.topics)))
     made.epoch = made.previous_epoch = classic.generation
     named = yield from assignment(has)
     made.assigned = made.target = yield from parts_named(named, lookup)

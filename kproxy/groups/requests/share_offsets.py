@@ -16,11 +16,9 @@ from kproxy.groups.model.share_group import ShareGroup
 from kproxy.groups.upkeep.share_initialisation import land_changes
 from kproxy.groups.upkeep.share_removal import Initialised
 from kproxy.loop.pace import slices
-from kproxy.shard.appends import append
 from kproxy.virtual.commands.shares import (
     EARLIEST,
     SET_MAX,
-    NoteShareQueues,
     ShareAction,
     ShareChange,
 )
@@ -44,12 +42,18 @@ async def reset(coordinator: Coordinator, group_id: str, starts: Sequence[NewSta
     """Set where a group begins; the group is made, if there is none. Raise KafkaError."""
     group = await coordinator.open_share(group_id, create=True)
     assert group is not None
-    with CancelScope(shield=True):  # finish what is begun
+    async with _held(coordinator, group), _rows_behind(coordinator, group):
+        for some in slices(starts, SET_MAX):
+            await _reset_some(coordinator, group, some)
+
+
+@asynccontextmanager
+async def _held(coordinator: Coordinator, group: ShareGroup) -> AsyncIterator[None]:
+    """Hold a group's lock, and finish what is begun. Forget the group if it is idle then."""
+    with CancelScope(shield=True):
         async with group.lock:
             try:
-                async with _rows_behind(coordinator, group):
-                    for some in slices(starts, SET_MAX):
-                        await _reset_some(coordinator, group, some)
+                yield
             finally:
                 if group.idle:
                     coordinator.forget(group)
@@ -96,12 +100,8 @@ async def _reset_some(
         code = await land_changes(coordinator.landing, group.id, some, now_ms, set(), group.since)
         if code:
             raise KafkaError(code)
-    if upto:
-        note = NoteShareQueues(group.id, group.version, list(upto.items()))
-        if code := (await append(coordinator.shard, note.envelope())).code:
-            raise KafkaError(storage_code(code))
-        for queue_id, partitions in upto.items():
-            group.note_initialised(queue_id, partitions)
+    if upto and (code := await coordinator.shares.note(group, list(upto.items()))):
+        raise KafkaError(storage_code(code))
 
 
 async def forget(
@@ -111,21 +111,15 @@ async def forget(
     group = await coordinator.open_share(group_id, create=coordinator.head(group_id) is not None)
     if group is None:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    with CancelScope(shield=True):  # finish what is begun
-        async with group.lock:
-            try:
-                if group.members:
-                    raise _not_empty()
-                known = frozenset(queue.queue_id for queue in queues) & group.initialised.keys()
-                found = _to_forget(group, queues)
-                if found:
-                    group.since = coordinator.shard.applied_through.next_offset
-                    async with _rows_behind(coordinator, group):
-                        for some in slices(found, SET_MAX):
-                            await _forget_some(coordinator, group, some)
-            finally:
-                if group.idle:
-                    coordinator.forget(group)
+    async with _held(coordinator, group):
+        if group.members:
+            raise _not_empty()
+        known = frozenset(queue.queue_id for queue in queues) & group.initialised.keys()
+        if found := _to_forget(group, queues):
+            group.since = coordinator.shard.applied_through.next_offset
+            async with _rows_behind(coordinator, group):
+                for some in slices(found, SET_MAX):
+                    await _forget_some(coordinator, group, some)
     return known
 
 
@@ -143,10 +137,8 @@ async def _forget_some(
     coordinator: Coordinator, group: ShareGroup, queues: list[Initialised]
 ) -> None:
     """Forget rows first: if some stay, the next subscriber makes all anew. Raise KafkaError."""
-    code = await coordinator.removal.forget(group.id, group.version, queues)
+    code = await coordinator.shares.note(group, [(queue_id, 0) for queue_id, _ in queues])
     if not code:
-        for queue_id, _ in queues:
-            group.note_initialised(queue_id, 0)
         code = await coordinator.removal.drop(group.id, group.version, queues)
     if code:
         raise KafkaError(storage_code(code))

@@ -11,8 +11,8 @@ import anyio
 import structlog
 
 from kproxy.common.errors import Code
-from kproxy.groups.assigning.subscriptions import AssignedGroup
-from kproxy.groups.model.consumer_group import ConsumerGroup, Fenced, Still
+from kproxy.groups.model.assigned_group import AssignedGroup, Fenced, Still
+from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.group import Group
 from kproxy.loop.pace import Pace
 
@@ -38,7 +38,7 @@ class BackgroundLog:
     def __init__(self, coordinator: LoggingCoordinator) -> None:
         self._coordinator = coordinator
         self._to_log: deque[Group] = deque()
-        self._to_fence: dict[AssignedGroup, Fenced] = {}
+        self._to_fence: dict[AssignedGroup[Any], Fenced] = {}
         self._more = anyio.Event()
 
     def soon(self, group: Group) -> None:
@@ -46,7 +46,7 @@ class BackgroundLog:
         self._to_log.append(group)
         self._more.set()
 
-    def fence_soon(self, group: AssignedGroup, member: Any, still: Still) -> None:
+    def fence_soon(self, group: AssignedGroup[Any], member: Any, still: Still) -> None:
         """Take a member out when its turn comes, if its time is over still."""
         self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
@@ -78,7 +78,7 @@ class BackgroundLog:
         if code and self._coordinator.has(group):
             _log.warning("group_not_logged", group=group.id, reason=code.name)
 
-    async def _fence(self, group: AssignedGroup, fenced: Fenced) -> None:
+    async def _fence(self, group: AssignedGroup[Any], fenced: Fenced) -> None:
         """Remove the members whose time is still over: a heartbeat may have come first."""
         async with group.lock:
             if not self._coordinator.has(group):

@@ -39,5 +39,5 @@ def _share_queues(group: ShareGroup, shard: Shard) -> Steps[None]:
     for rows in lots(shard.kv.scan, *SHARE_QUEUES.range(group.id), _QUEUES_AT_ONCE):
         for key, data in rows:
             partitions = share_rows.decode_initialised(data)
-            group.restore_queue(SHARE_QUEUES.parts(key)[1], partitions)
+            group.note_initialised(SHARE_QUEUES.parts(key)[1], partitions)
         yield

@@ -7,6 +7,7 @@ within the heartbeat that needs them, many beside it, and what has failed is tri
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -199,11 +200,9 @@ class ShareInitialisation:
             self._landing, group.id, named, self._now_ms(), making.away, group.since
         )
         upto = making.landed(self._landing, lot)
-        if upto and making.locked:
-            code = await self._note(group, upto) or code
-        elif upto:
-            async with group.lock:
-                code = await self._note(group, upto) or code
+        if upto:
+            async with nullcontext() if making.locked else group.lock:
+                code = await self.note(group, list(upto.items())) or code
         if code:
             making.failed = True
             _log.warning("share_partitions_not_made", group=group.id, reason=code.name)
@@ -223,13 +222,14 @@ class ShareInitialisation:
             for index in range(first, end)
         ]
 
-    async def _note(self, group: ShareGroup, upto: dict[QueueId, int]) -> Code:
+    async def note(self, group: ShareGroup, queues: list[tuple[QueueId, int]]) -> Code:
+        """Note how many partitions of queues have share partitions; under the group's lock."""
         if not self._there(group):
             return Code.NOT_COORDINATOR
-        note = NoteShareQueues(group.id, group.version, list(upto.items()))
+        note = NoteShareQueues(group.id, group.version, queues)
         code = (await append(self._shard, note.envelope())).code
         if not code:
-            for queue_id, end in upto.items():
+            for queue_id, end in queues:
                 group.note_initialised(queue_id, end)
         return code
 
@@ -253,8 +253,7 @@ class ShareInitialisation:
                 group.making = making.failed or group.unchecked
                 if making.made:
                     group.reassign()
-                    if group.may_assign():
-                        self._subscriptions.assign(group)
+                    self._subscriptions.assign_if_due(group)
                     await self._subscriptions.log_changes(group)
                 if not making.failed and not group.unchecked:
                     group.initialising = False

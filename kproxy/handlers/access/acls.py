@@ -11,10 +11,12 @@ from typing import Any
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.items import Refusing
+from kproxy.handlers.common.needs import AccessNeeds
 from kproxy.loop.pace import slices
 from kproxy.security.acls import CLUSTER_NAME, Binding, Effect, Filter, Op, Pattern, Resource
 from kproxy.virtual.rows.access import acl_name
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _log = structlog.get_logger()
 
@@ -28,7 +30,7 @@ NO_AUTHORIZER = {
 }
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeAclsResponse: rules by resource."""
     if not worker.authorizer.enabled:
         return NO_AUTHORIZER | {"resources": ()}
@@ -50,7 +52,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": None, "resources": resources}
 
 
-async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def create(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreateAclsResponse; a rule is in force at this worker when this is answered."""
     creations = request.body.creations
     if not worker.authorizer.enabled:
@@ -61,17 +63,14 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
         result: dict[str, Any] = {"error_code": Code.NONE, "error_message": None}
         results.append(result)
         await request.budget.step(_PART_BYTES)
-        try:
+        with Refusing(result):
             wanted.setdefault(_checked(one), []).append(result)
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
     rules = worker.security.acls.rules
     new: dict[Binding, str] = {}
     for rule in wanted:
         if rule not in rules:
             new[rule] = acl_name(rule)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     try:
         worker.security.check_room(new.values())
         await _secure(worker, request, new, {})
@@ -84,7 +83,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"results": results}
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteAclsResponse; a deleted rule is void at this worker when this is answered."""
     filters = request.body.filters
     if not worker.authorizer.enabled:
@@ -123,7 +122,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _secure(
-    worker: Worker, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
+    worker: AccessNeeds, request: Request, rules: Iterable[Binding], value: dict[str, Any] | None
 ) -> None:
     """Put rules, or with None drop them, some at a time. Raise KafkaError."""
     for some in slices(rules, _AT_ONCE):
@@ -165,7 +164,7 @@ def _filter(asked: Any) -> Filter:
     )  # fmt: skip
 
 
-async def _matching(worker: Worker, request: Request, wanted: Filter) -> list[Binding]:
+async def _matching(worker: AccessNeeds, request: Request, wanted: Filter) -> list[Binding]:
     found: list[Binding] = []
     for some in slices(list(worker.security.acls.rules), _AT_ONCE):
         found += filter(wanted.matches, some)

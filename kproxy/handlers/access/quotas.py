@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import AccessNeeds
 from kproxy.security.cache import Entity
 from kproxy.security.quotas import (
     CLIENT_ID,
@@ -25,7 +26,7 @@ from kproxy.security.quotas import (
     WORKED,
 )
 from kproxy.virtual.rows.access import quota_name
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _log = structlog.get_logger()
 
@@ -49,7 +50,7 @@ def _invalid(message: str) -> KafkaError:
 # -- describing
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeClientQuotasResponse: of the entities that a filter is about."""
     try:
         exact, kinds = _filter(request.body.components)
@@ -57,8 +58,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
         return {"error_code": error.code, "error_message": error.message, "entries": None}
     strict, entries = request.body.strict, []
     for entity, rates in list(worker.security.quotas.items()):
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
         if strict and len(entity) != len(exact) + len(kinds):
             continue
         named = dict(entity)
@@ -119,7 +119,7 @@ def _filter(components: Any) -> tuple[Named, set[str]]:
 # -- altering
 
 
-async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def alter(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterClientQuotasResponse. All sound parts are in force here when it is
     answered."""
     outcomes: dict[Entity, tuple[Code, str | None]] = {}
@@ -154,7 +154,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _put(
-    worker: Worker, request: Request, changes: Mapping[str, dict[str, Any] | None]
+    worker: AccessNeeds, request: Request, changes: Mapping[str, dict[str, Any] | None]
 ) -> None:
     """Put rows. Raise KafkaError."""
     worker.security.check_room(name for name, value in changes.items() if value is not None)
@@ -175,7 +175,7 @@ def _shown(named: Named) -> str:
 
 
 def _checked(
-    worker: Worker, named: Named, ops: Mapping[str, float | None]
+    worker: AccessNeeds, named: Named, ops: Mapping[str, float | None]
 ) -> dict[str, dict[str, Any] | None]:
     """Return the rows that change. Raise KafkaError."""
     known = _limited(named)

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.worker.worker import Request, Worker
+from kproxy.handlers.common.needs import AccessNeeds
+from kproxy.worker.request import Request
 
 
-async def handshake(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def handshake(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a SaslHandshakeResponse."""
     return {"error_code": Code.ILLEGAL_SASL_STATE, "mechanisms": ()}
 
 
-async def authenticate(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def authenticate(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a SaslAuthenticateResponse."""
     return {
         "error_code": Code.ILLEGAL_SASL_STATE,

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.worker.worker import Request, Worker
+from kproxy.handlers.common.needs import AccessNeeds
+from kproxy.worker.request import Request
 
 _PART_BYTES = 600  # about what one takes until it is encoded
 _NO_TIME = datetime.fromtimestamp(0, UTC)
@@ -17,7 +18,7 @@ _NOBODY = {
 }
 
 
-async def create_token(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def create_token(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreateDelegationTokenResponse."""
     return _NOBODY | {
         "error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
@@ -29,12 +30,12 @@ async def create_token(worker: Worker, request: Request) -> Mapping[str, Any]:
     }
 
 
-async def prolong_token(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def prolong_token(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a RenewDelegationTokenResponse, and an ExpireDelegationTokenResponse."""
     code = Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     return {"error_code": code, "expiry_timestamp": _NO_TIME}
 
 
-async def tokens(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def tokens(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeDelegationTokenResponse."""
     return {"error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "tokens": ()}

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import structlog
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import AccessNeeds
 from kproxy.loop.pace import Pace, slices
 from kproxy.security import scram
 from kproxy.security.peer import Peer
 from kproxy.virtual.rows.access import USER, user_name, user_of
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _log = structlog.get_logger()
 
@@ -45,7 +46,7 @@ class _Refused(Exception):
         self.code = code
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeUserScramCredentialsResponse: of the named users, or of all."""
     asked = await request.budget.count(u.name for u in request.body.users or ())
     results = []
@@ -72,7 +73,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": "", "results": results}
 
 
-async def _all(worker: Worker, request: Request) -> dict[str, None]:
+async def _all(worker: AccessNeeds, request: Request) -> dict[str, None]:
     """Return all users, as they are now: the rows may change while others have their turn."""
     found: dict[str, None] = {}
     for some in slices(worker.security.names(), _NAMES_AT_ONCE):
@@ -81,7 +82,7 @@ async def _all(worker: Worker, request: Request) -> dict[str, None]:
     return found
 
 
-def _infos(worker: Worker, user: str) -> list[dict[str, int]]:
+def _infos(worker: AccessNeeds, user: str) -> list[dict[str, int]]:
     """Return what is told of each of a user's credentials."""
     found = []
     for number, mechanism in MECHANISMS.items():
@@ -91,7 +92,7 @@ def _infos(worker: Worker, user: str) -> list[dict[str, int]]:
     return found
 
 
-async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def alter(worker: AccessNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterUserScramCredentialsResponse: one result for each user."""
     body = request.body
     deletions = (Change(one.name, one.mechanism) for one in body.deletions)
@@ -108,7 +109,7 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def altered(
-    worker: Worker, peer: Peer, changes: Iterable[Change]
+    worker: AccessNeeds, peer: Peer, changes: Iterable[Change]
 ) -> dict[str, tuple[Code, str | None]]:
     """Carry out changes, some users' at a time; what became of each user's, all or none.
 
@@ -121,8 +122,7 @@ async def altered(
     pace = Pace()
     pace.begin()
     for one in changes:
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         if outcomes.setdefault(one.user, (Code.NONE, None))[0]:
             continue
         try:
@@ -146,7 +146,7 @@ async def altered(
     return outcomes
 
 
-async def _put(worker: Worker, peer: Peer, users: Mapping[str, _Rows]) -> None:
+async def _put(worker: AccessNeeds, peer: Peer, users: Mapping[str, _Rows]) -> None:
     """Put rows by user, in one step. Raise KafkaError."""
     rows: _Rows = {**worker.security.beside_users()}
     for some in users.values():
@@ -166,7 +166,7 @@ def _plain(changed: Mapping[str, str]) -> dict[str, list[str]]:
     }
 
 
-def _rows(worker: Worker, change: Change) -> _Rows:
+def _rows(worker: AccessNeeds, change: Change) -> _Rows:
     """Return the rows of the changes. Raise _Refused."""
     mechanism = MECHANISMS.get(change.mechanism)
     if not change.user or "\0" in change.user:

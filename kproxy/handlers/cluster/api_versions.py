@@ -6,7 +6,8 @@ from typing import Any
 
 from kproxy.common.errors import Code
 from kproxy.handlers.cluster import features
-from kproxy.worker.worker import Request, Worker
+from kproxy.handlers.common.needs import ClusterNeeds
+from kproxy.worker.request import Request
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -22,7 +23,7 @@ def values(ranges: Iterable[tuple[int, int, int]], code: Code = Code.NONE) -> Ma
 
 
 async def handle(
-    worker: Worker, request: Request, ranges: Iterable[tuple[int, int, int]]
+    worker: ClusterNeeds, request: Request, ranges: Iterable[tuple[int, int, int]]
 ) -> Mapping[str, Any]:
     """Answer with the ranges; refuse client names that Kafka would refuse."""
     body = request.body

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import ClusterNeeds
 from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _OF_KAFKA = (
     ("transaction.version", 2, TRANSACTIONS_FROM),  # KIP-890: clients then enlist by writing
@@ -24,7 +25,7 @@ _FOR_ALL = "The update failed for all features since the following feature had a
 _RESULT_BYTES = 400  # made of a dict, about
 
 
-def described(worker: Worker, version_asked: int) -> Mapping[str, Any]:
+def described(worker: ClusterNeeds, version_asked: int) -> Mapping[str, Any]:
     """Return the features part of an ApiVersionsResponse; the epoch rises with the level."""
     level = worker.level.value
     supported = [{"name": FEATURE, "min_version": OLDEST, "max_version": NEWEST}]
@@ -43,7 +44,7 @@ def described(worker: Worker, version_asked: int) -> Mapping[str, Any]:
     }
 
 
-async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def update(worker: ClusterNeeds, request: Request) -> Mapping[str, Any]:
     """Return an UpdateFeaturesResponse: all updates are carried out, or none."""
     updates = request.body.feature_updates
     code, message = Code.NONE, None
@@ -62,7 +63,7 @@ async def update(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": code, "error_message": message, "results": results}
 
 
-async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> None:
+async def _check(worker: ClusterNeeds, request: Request, updates: Sequence[Any]) -> None:
     """Raise KafkaError: why one of them cannot be, as Kafka's controller says it."""
     times = await request.budget.count(asked.feature for asked in updates)
     if len(times) < len(updates):
@@ -80,7 +81,7 @@ async def _check(worker: Worker, request: Request, updates: Sequence[Any]) -> No
             )
 
 
-def _fault(worker: Worker, version: int, asked: Any) -> str | None:
+def _fault(worker: ClusterNeeds, version: int, asked: Any) -> str | None:
     level = asked.max_version_level
     for name, brought, since in _OF_KAFKA:
         if asked.feature == name:
@@ -101,13 +102,13 @@ def _is_upgrade(version: int, asked: Any) -> bool:
     return not asked.allow_downgrade if version == 0 else asked.upgrade_type == _UPGRADE
 
 
-async def _behind(worker: Worker, asked: Any) -> list[str]:
+async def _behind(worker: ClusterNeeds, asked: Any) -> list[str]:
     level = asked.max_version_level
     if asked.feature != FEATURE or level == worker.level.value:
         return []
     return await worker.upgrades.behind(level)
 
 
-async def _finalize(worker: Worker, level: int) -> None:
+async def _finalize(worker: ClusterNeeds, level: int) -> None:
     if level != worker.level.value:
         await worker.upgrades.finalize(level)

@@ -7,6 +7,7 @@ from threading import Event
 
 from anyio import to_thread
 
+from kproxy.handlers.common.needs import Searches
 from kproxy.loop.pace import Pace
 from kproxy.protocol.codecs import memory_of
 from kproxy.protocol.records import record_times
@@ -14,7 +15,6 @@ from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.queues import Batch, Partition
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Worker
 
 _TIMES = range(-(1 << 63), 1 << 63)
 _ROWS_AT_ONCE = 1000
@@ -24,7 +24,7 @@ UNKNOWN = (-1, -1)
 
 
 async def offset_by_time(
-    worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, wanted_ms: int
+    worker: Searches, pace: Pace, shard: Shard, key: PartitionKey, wanted_ms: int
 ) -> int:
     """Return the offset of the first record at or after a time; the end where there is none."""
     row = shard.state.partition(key)
@@ -42,7 +42,13 @@ class Search:
     """
 
     def __init__(
-        self, worker: Worker, pace: Pace, shard: Shard, key: PartitionKey, row: Partition, end: int
+        self,
+        worker: Searches,
+        pace: Pace,
+        shard: Shard,
+        key: PartitionKey,
+        row: Partition,
+        end: int,
     ) -> None:
         self._worker, self._pace = worker, pace
         self._shard, self._key, self._end = shard, key, end

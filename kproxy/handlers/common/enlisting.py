@@ -5,20 +5,15 @@ know of the transaction yet: from the version of KIP-890 on to let it take part,
 whether it does.
 """
 
-from collections.abc import Sequence
-
 import anyio
 
 from kproxy.common.errors import Code
-from kproxy.loop.pace import slices
+from kproxy.handlers.common.needs import Queues
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
-from kproxy.transactions.beginnings import begun, by_shard
-from kproxy.virtual.commands.transactions import ASKS_ONLY, NAMED_MAX, Enlist
-from kproxy.virtual.outcome import Outcome
+from kproxy.transactions.beginnings import Enlisting
+from kproxy.virtual.commands.transactions import ASKS_ONLY
 from kproxy.virtual.partitioner import shard_of
-from kproxy.virtual.rows.transactions import Participant, tag_of
-from kproxy.worker.worker import Worker
 
 ENLISTS_FROM = 12
 """The version of Produce from which a partition takes part by being written to."""
@@ -43,15 +38,7 @@ def code_of_produce(code: Code, version: int) -> Code:
     return code if code in _PASSED else Code.NOT_ENOUGH_REPLICAS
 
 
-async def take_part(
-    worker: Worker,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    participants: Sequence[Participant],
-    *,
-    enlists: bool,
-) -> Code:
+async def take_part(worker: Queues, asked: Enlisting, *, enlists: bool) -> Code:
     """Return NONE if they take part, and their shards, which are served here, are told.
 
     Later appends to these shards come behind that. Wait for an earlier transaction of the producer
@@ -60,46 +47,18 @@ async def take_part(
     if not worker.level.reaches(TRANSACTIONS_FROM):
         return Code.INVALID_PRODUCER_ID_MAPPING  # nothing is to be logged: older releases read it
     version = 2 if enlists else ASKS_ONLY
-    waited_s = 0.0
+    home, waited_s = shard_of(asked.transactional_id, worker.routes.shards), 0.0
     while True:
-        outcomes = await _asked(worker, transactional_id, producer_id, epoch, participants, version)
+        enlistments = asked.enlists(version, worker.now_ms())
+        outcomes = await outcomes_of([worker.routes.ask(home, one) for one in enlistments])
         code = next((outcome.code for outcome in outcomes if outcome.code), Code.NONE)
         if code != Code.CONCURRENT_TRANSACTIONS or not enlists or waited_s >= _AGAIN_MAX_S:
             break
         await anyio.sleep(_AGAIN_S)
         waited_s += _AGAIN_S
-    if not code and enlists:
-        _tell(worker, transactional_id, producer_id, epoch, participants, outcomes[0].number)
+    if not code and enlists:  # in the coordinator's own shard the ENLIST has done that
+        for index, begin in asked.begins(2, outcomes[0].number, worker.now_ms()):
+            shard = worker.routes.serving(index)
+            if index != home and shard is not None:  # not served: what would follow is refused
+                shard.append([begin])
     return code
-
-
-async def _asked(
-    worker: Worker,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    participants: Sequence[Participant],
-    version: int,
-) -> list[Outcome]:
-    home = shard_of(transactional_id, worker.routes.shards)
-    tickets = []
-    for some in slices(participants, NAMED_MAX):
-        command = Enlist(transactional_id, producer_id, epoch, version, some, worker.now_ms())
-        tickets.append(worker.routes.ask(home, command.envelope()))
-    return await outcomes_of(tickets)
-
-
-def _tell(
-    worker: Worker,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    participants: Sequence[Participant],
-    number: int,
-) -> None:
-    """Put a BEGIN in line in each shard; in the coordinator's own the ENLIST has done that."""
-    home, tag = shard_of(transactional_id, worker.routes.shards), tag_of(transactional_id)
-    for index, some in by_shard(participants):
-        shard = worker.routes.serving(index)
-        if index != home and shard is not None:  # not served: what would follow is refused
-            shard.append([begun(producer_id, epoch, 2, number, tag, worker.now_ms(), some)])

@@ -2,10 +2,11 @@
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
-from kproxy.worker.worker import Worker
+from kproxy.handlers.common.needs import GroupNeeds
+from kproxy.metadata.levels import SHARES_FROM
 
 
-def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordinator:
+def coordinator_of(worker: GroupNeeds, group: str, *, named: bool = True) -> Coordinator:
     """Return the coordinator of a group, which this worker must be.
 
     `named` is false where an empty id is one, as for offsets in Kafka.
@@ -19,3 +20,9 @@ def coordinator_of(worker: Worker, group: str, *, named: bool = True) -> Coordin
     if coordinator.going(group):
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
     return coordinator
+
+
+def check_share_level(worker: GroupNeeds) -> None:
+    """Raise KafkaError below the level of share groups, as Kafka where they are off."""
+    if not worker.level.reaches(SHARES_FROM):
+        raise KafkaError(Code.UNSUPPORTED_VERSION)

@@ -6,13 +6,15 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
+from kproxy.handlers.common.needs import Queues
 from kproxy.handlers.common.refusals import TEXTS
+from kproxy.loop.pace import Pace
 from kproxy.metadata.setting import GROUP, TOPIC
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.permits import Permits
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 
 def denied(code: Code) -> KafkaError:
@@ -38,33 +40,30 @@ async def need_topics(request: Request, op: Op, names: Iterable[str]) -> None:
     for name in names:
         if not request.permits.topic(op, name):
             raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
 
 
 async def forbidden(request: Request, op: Op, names: Iterable[str]) -> set[str]:
     """Return the topics that the client may not do this to."""
-    found: set[str] = set()
-    if request.permits.all:
-        return found
-    for name in names:
-        if name not in found and not request.permits.topic(op, name):
-            found.add(name)
-        if request.budget.due:
-            await request.budget.rest()
-    return found
+    return await _without(request, names, request.budget, partial(request.permits.topic, op))
 
 
 async def hidden(request: Request, names: Iterable[str], budget: ResponseBudget) -> set[str]:
     """Return the topics that the client is not shown: nothing is logged of them."""
+    sees = partial(request.permits.sees, Op.DESCRIBE, Resource.TOPIC)
+    return await _without(request, names, budget, sees)
+
+
+async def _without(
+    request: Request, names: Iterable[str], pace: Pace, may: Callable[[str], bool]
+) -> set[str]:
     found: set[str] = set()
     if request.permits.all:
         return found
     for name in names:
-        if name not in found and not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
+        if name not in found and not may(name):
             found.add(name)
-        if budget.due:
-            await budget.rest()
+        await pace.step()
     return found
 
 
@@ -100,8 +99,7 @@ async def hides_any(request: Request, members: list[dict[str, Any]]) -> bool:
             for part in member.get(label, {}).get("topic_partitions", ()):
                 if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, part["topic_name"]):
                     return True
-                if request.budget.due:
-                    await request.budget.rest()
+                await request.budget.step()
     return False
 
 
@@ -118,7 +116,7 @@ def need_settings(request: Request, op: Op, resource: Any) -> None:
         raise denied(Code.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def unreadable(worker: Worker, permits: Permits, topic: str | bytes) -> Code:
+def unreadable(worker: Queues, permits: Permits, topic: str | bytes) -> Code:
     """Return why a client may not read a topic: asked at each look at one of its partitions."""
     if isinstance(topic, bytes):
         queue = worker.catalogue.find_id(QueueId(topic))
@@ -140,12 +138,12 @@ def _not_replica(topic: str | bytes) -> Code:
     return Code.NOT_LEADER_OR_FOLLOWER
 
 
-def reader_of(worker: Worker, request: Request) -> Refuses | None:
+def reader_of(worker: Queues, request: Request) -> Refuses | None:
     """Return `unreadable` by the topic alone; None if the client may read all."""
     return None if request.permits.all else partial(unreadable, worker, request.permits)
 
 
-def fetcher_of(worker: Worker, request: Request) -> Refuses | None:
+def fetcher_of(worker: Queues, request: Request) -> Refuses | None:
     """Return the same of a Fetch. A fetch as from another broker gets nothing: there is none."""
     body = request.body
     state = getattr(body, "replica_state", None)

@@ -6,9 +6,10 @@ Each is the shape that Kafka's request classes give an error (`getErrorResponse`
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kproxy.common.errors import Code
-from kproxy.worker.worker import Request
+from kproxy.common.errors import Code, KafkaError
+from kproxy.worker.request import Request
 
+NO_ERROR: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
 Refusal = Callable[[Request, Code], Mapping[str, Any]]
 TEXTS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
@@ -20,6 +21,11 @@ TEXTS = {
 
 def said(code: Code, message: str | None = None) -> dict[str, Any]:
     return {"error_code": code, "error_message": message or TEXTS[code]}
+
+
+def error_fields(error: KafkaError) -> dict[str, Any]:
+    """Return the two fields of an answer, or of a part of it, that say an error."""
+    return {"error_code": error.code, "error_message": error.message}
 
 
 def whole(*empty: str, message: bool = True) -> Refusal:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import Definitions
 from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes.rights import may_read, may_write
@@ -19,7 +20,7 @@ from kproxy.virtual.folds.routes import (
     source_of,
 )
 from kproxy.virtual.rows.routes import EPOCHS_MAX, route_in
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
 """The settings of where records go, and of what is made for them."""
@@ -27,7 +28,7 @@ _OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS)
 
 
 def check_routes(
-    worker: Worker,
+    worker: Definitions,
     permits: Permits,
     name: str,
     partitions: int,
@@ -58,7 +59,7 @@ def check_routes(
 
 
 def _too_many_epochs(
-    worker: Worker, name: str, before: Mapping[str, str], values: Mapping[str, str]
+    worker: Definitions, name: str, before: Mapping[str, str], values: Mapping[str, str]
 ) -> str | None:
     """Return why a route is not changed once more while so many changes wait for their records.
 
@@ -85,7 +86,7 @@ def _too_many_epochs(
 
 
 def signed(
-    worker: Worker, request: Request, before: Mapping[str, str], given: dict[str, str],
+    worker: Definitions, request: Request, before: Mapping[str, str], given: dict[str, str],
     dropped: Collection[str] = (), *, replace_all: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """Return what is given, and who has set the route, if it is changed, or was before."""
@@ -115,7 +116,7 @@ def _check_permits(
         raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, text)
 
 
-def _source_fault(worker: Worker, permits: Permits, source: str) -> str | None:
+def _source_fault(worker: Definitions, permits: Permits, source: str) -> str | None:
     found = worker.catalogue.find(source)
     if found is None:
         return f"{FROM}={source}: there is no such queue: create it first"

@@ -9,6 +9,8 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.items import Asked, Refusing, settle
+from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
@@ -30,11 +32,10 @@ from kproxy.metadata.setting import (
 )
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.security.acls import Op
-from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue
 from kproxy.virtual.rows.queues import Queue
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _ANSWER_BYTES = 600
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -43,31 +44,32 @@ _Change = tuple[dict[str, str], list[str], bool]
 """Settings given, settings dropped, and whether all others are dropped."""
 _OfQueue = Callable[[Queue, Any, Pace, Level], Awaitable[tuple[_Change, dict[str, str]]]]
 """The result of changes to a queue's settings, and all it has then. Raises KafkaError."""
-_OfGroup = Callable[[Worker, Any, Pace], Awaitable[ConfigureGroup]]
+_OfGroup = Callable[[ConfigNeeds, Any, Pace], Awaitable[ConfigureGroup]]
 """The result of changes to a group's settings. Raises KafkaError."""
 
 
-async def incremental(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def incremental(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return an IncrementalAlterConfigsResponse: settings that are not named stay."""
     return await _altered(worker, request, _incremental, group_configs.incremental)
 
 
-async def whole(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def whole(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterConfigsResponse: settings that are not named go back to their defaults."""
     return await _altered(worker, request, _whole, group_configs.whole)
 
 
 async def _altered(
-    worker: Worker, request: Request, of_queue: _OfQueue, of_group: _OfGroup
+    worker: ConfigNeeds, request: Request, of_queue: _OfQueue, of_group: _OfGroup
 ) -> Mapping[str, Any]:
     body = request.body
     times = await request.budget.count((r.resource_type, r.resource_name) for r in body.resources)
-    answers, tickets, slots = [], [], []
+    answers = []
+    altering: Asked = []
     topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
     await hear_of(worker, topics, request.budget)
     await hear_of_sources(worker, body.resources, request.budget)
     for resource in body.resources:
-        answer = {
+        answer: dict[str, Any] = {
             "error_code": Code.NONE,
             "error_message": None,
             "resource_type": resource.resource_type,
@@ -75,7 +77,7 @@ async def _altered(
         }
         answers.append(answer)
         await request.budget.step(_ANSWER_BYTES + len(resource.configs))
-        try:
+        with Refusing(answer):
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
             if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
@@ -93,7 +95,7 @@ async def _altered(
                 values, after = await of_queue(
                     queue, resource.configs, request.budget, worker.level
                 )
-                worker.check_kept(after, values[0])
+                worker.batch_limits.check(after, values[0])
                 check_routes(
                     worker, request.permits, queue.name, queue.partitions, after, queue.configs,
                     {*values[0], *values[1]},
@@ -103,20 +105,15 @@ async def _altered(
                 change = ConfigureQueue(
                     queue.queue_id, given, dropped, replaces, worker.level.reaches(WAITS_FROM)
                 ).envelope()
-        except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
-            continue
-        if not body.validate_only:
-            slots.append(answer)
-            tickets.append(worker.routes.submit(resource.resource_name, change))
-    for answer, outcome in zip(slots, await outcomes_of(tickets), strict=True):
-        answer["error_code"] = outcome.code_by_name
-        answer["error_message"] = outcome.message
-        await request.budget.step()
+            if not body.validate_only:
+                altering.append((answer, worker.routes.submit(resource.resource_name, change)))
+    await settle(altering, request.budget)
     return {"responses": answers}
 
 
-def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup) -> ConfigureGroup:
+def _check_dead_letters(
+    worker: ConfigNeeds, request: Request, change: ConfigureGroup
+) -> ConfigureGroup:
     """Check that who sets where dead letters go may write there, and create what is made.
 
     Return the change, with who that is: what it may not read is not copied. Raise KafkaError.
@@ -138,7 +135,7 @@ def _check_dead_letters(worker: Worker, request: Request, change: ConfigureGroup
     return change._replace(given=change.given | signature)
 
 
-def _only_deletes(worker: Worker, resource: Any) -> bool:
+def _only_deletes(worker: ConfigNeeds, resource: Any) -> bool:
     """Tell whether a broker is to forget settings: it has none that were given while it ran.
 
     `kafka-reassign-partitions` does so with its throttles.
@@ -153,15 +150,14 @@ def _only_deletes(worker: Worker, resource: Any) -> bool:
 async def _need_lists(resource: Any, pace: Pace) -> None:
     """Raise KafkaError if parts of what is no list are to come or go, whatever topic it is."""
     for change in resource.configs if resource.resource_type == TOPIC else ():
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         setting = SETTINGS.get(change.name)
         changes_parts = change.config_operation in (_APPEND, _SUBTRACT)
         if changes_parts and change.value is not None and setting and setting.kind != LIST:
             raise KafkaError(Code.INVALID_CONFIG, f"{change.name} is not a list: set it as a whole")
 
 
-def _queue(worker: Worker, resource: Any) -> Queue:
+def _queue(worker: ConfigNeeds, resource: Any) -> Queue:
     if resource.resource_type == BROKER_LOGGER:
         raise KafkaError(Code.INVALID_CONFIG, "the level of kproxy's log cannot be changed")
     if resource.resource_type != TOPIC:
@@ -186,11 +182,9 @@ async def _incremental(
     for name, times in (await pace.count(change.name for change in changes)).items():
         if times > 1:
             raise KafkaError(Code.INVALID_REQUEST, f"the request changes {shown(name)} twice")
-        if pace.due:
-            await pace.rest()
+        await pace.step()
     for change in changes:
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         operation, name = change.config_operation, change.name
         if operation == _DELETE:
             if name != SET_BY:
@@ -231,8 +225,7 @@ async def _whole(
     for change in changes:
         if change.value is None:
             raise KafkaError(Code.INVALID_REQUEST, "a setting needs a value")
-        if pace.due:
-            await pace.rest()
+        await pace.step()
     given = queue_settings.check(queue_settings.given(changes))
     queue_settings.check_together(given, level)
     return (given, [], True), given

@@ -11,6 +11,8 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.delays.standing import DelayStanding, waiting_for
+from kproxy.handlers.common.items import Refusing
+from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import need_settings
 from kproxy.handlers.configs import server_settings
 from kproxy.handlers.configs.server_settings import Told
@@ -30,10 +32,12 @@ from kproxy.metadata.setting import (
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.routes.standing import RouteStanding, standing_of
 from kproxy.security.acls import Op, Resource
+from kproxy.shard.shard import Shard
 from kproxy.shares.standing import Standing, standing
 from kproxy.virtual.rows.group_settings import decode_group_configs
 from kproxy.virtual.rows.queues import Queue
-from kproxy.worker.worker import Request, Worker
+from kproxy.virtual.types import PartitionKey
+from kproxy.worker.request import Request
 
 _RESULT_BYTES, _ENTRY_BYTES = 600, 1000  # about what they take until they are encoded
 _SOURCE_TOPIC, _SOURCE_STATIC_BROKER, _SOURCE_DEFAULT, _SOURCE_GROUP = 1, 4, 5, 8
@@ -51,7 +55,7 @@ _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
-async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeConfigsResponse."""
     body, results = request.body, []
     for resource in body.resources:
@@ -62,7 +66,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
             "resource_name": resource.resource_name,
             "configs": (),
         }
-        try:
+        with Refusing(result):
             need_settings(request, Op.DESCRIBE_CONFIGS, resource)
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
@@ -76,15 +80,13 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
                 asked = [name for name in names if name.startswith(STATE)]
                 found += [_state(worker, request, resource.resource_name, name) for name in asked]
             result["configs"] = found
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
         await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
     return {"results": results}
 
 
 def _entries(
-    worker: Worker, body: Any, resource: Any, names: set[str] | None
+    worker: ConfigNeeds, body: Any, resource: Any, names: set[str] | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of a resource. Raise KafkaError."""
     kind, name, me = resource.resource_type, resource.resource_name, worker.cluster.me.node_id
@@ -113,8 +115,8 @@ def _entries(
     return (_of_server(body, told) for told in server_settings.of_broker(worker.config, me))
 
 
-def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
-    synonyms, value = [], worker.default(setting)
+def _of_queue(worker: ConfigNeeds, body: Any, queue: Queue, setting: Setting) -> dict[str, Any]:
+    synonyms, value = [], worker.batch_limits.default(setting)
     if setting.name in queue.configs:
         value = queue.configs[setting.name]
         if setting.kind == LIST:  # a creation's answer shows it as it came, as in Kafka
@@ -122,11 +124,12 @@ def _of_queue(worker: Worker, body: Any, queue: Queue, setting: Setting) -> dict
         synonyms.append((setting.name, value, _SOURCE_TOPIC))
     source = _SOURCE_TOPIC if synonyms else _SOURCE_DEFAULT
     if setting.broker_name is not None:
-        synonyms.append((setting.broker_name, worker.default(setting), _SOURCE_DEFAULT))
+        default = worker.batch_limits.default(setting)
+        synonyms.append((setting.broker_name, default, _SOURCE_DEFAULT))
     return _entry(body, setting.name, setting.kind, value, source, synonyms, setting.documentation)
 
 
-def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]:
+def _of_group(worker: ConfigNeeds, body: Any, group: str) -> Iterator[dict[str, Any]]:
     row = worker.group_row(group)
     configs = {} if row is None else decode_group_configs(row).configs
     for setting in group_settings.SETTINGS.values():
@@ -144,67 +147,62 @@ def _of_group(worker: Worker, body: Any, group: str) -> Iterator[dict[str, Any]]
         yield _entry(body, setting.name, setting.kind, value, source, synonyms, documentation)
 
 
-def _standing_of(worker: Worker, request: Request, name: str) -> Queue | None:
-    """Return the queue, for how it stands. Require DESCRIBE, besides what its settings ask for."""
-    if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name):
-        return None
-    return worker.catalogue.find(name)
+def _served(
+    worker: ConfigNeeds, request: Request, name: str
+) -> Iterator[tuple[int, PartitionKey, Shard]]:
+    """Yield a queue's partitions that are served here, for how they stand.
 
-
-def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
-    """Return JSON: what waits for a dead-letter queue, and each partition that is served here."""
-    queue = _standing_of(worker, request, name.removeprefix(STATE))
-    told: dict[str, Standing] = {}
-    waiting: dict[int, int] = {}
+    Require DESCRIBE, besides what its settings ask for.
+    """
+    sees = request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name)
+    queue = worker.catalogue.find(name) if sees else None
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
-        with suppress(KafkaError):  # another worker serves it
-            _, key, shard = worker.partition(name.removeprefix(STATE), index)
-            stands = standing(worker.shares, shard, key, group)
-            if stands is not None:
-                told[str(index)] = stands
-            waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
-    value = json.dumps({"dead_letters_waiting": sum(waiting.values()), "partitions": told})
-    documentation = "What a share group does in a queue."
-    return _entry(
-        request.body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
-    )
-
-
-async def _routes(worker: Worker, request: Request, name: str) -> dict[str, Any]:
-    """Return JSON: each route out of each partition that is served here, if the client may know of
-    the queue that defines it. Raise KafkaError."""
-    queue, sees = _standing_of(worker, request, name), request.permits.sees
-    told: list[RouteStanding] = []
-    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
-        before = len(told)
         with suppress(KafkaError):  # another worker serves it
             _, key, shard = worker.partition(name, index)
-            routes = standing_of(worker.passages, worker.catalogue, shard, key)
-            told += [one for one in routes if sees(Op.DESCRIBE, Resource.TOPIC, one["queue"])]
+            yield index, key, shard
+
+
+def _stands(body: Any, name: str, stands: Any, documentation: str) -> dict[str, Any]:
+    """Return how something stands, as JSON."""
+    value = json.dumps(stands)
+    return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
+
+
+def _state(worker: ConfigNeeds, request: Request, group: str, name: str) -> dict[str, Any]:
+    """Return what waits for a dead-letter queue, and each partition that is served here."""
+    told: dict[str, Standing] = {}
+    waiting: dict[int, int] = {}
+    for index, key, shard in _served(worker, request, name.removeprefix(STATE)):
+        if (stands := standing(worker.shares, shard, key, group)) is not None:
+            told[str(index)] = stands
+        waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
+    found = {"dead_letters_waiting": sum(waiting.values()), "partitions": told}
+    return _stands(request.body, name, found, "What a share group does in a queue.")
+
+
+async def _routes(worker: ConfigNeeds, request: Request, name: str) -> dict[str, Any]:
+    """Return each route out of each partition that is served here, if the client may know of the
+    queue that defines it."""
+    told: list[RouteStanding] = []
+    sees = request.permits.sees
+    for _, key, shard in _served(worker, request, name):
+        before = len(told)
+        routes = standing_of(worker.passages, worker.catalogue, shard, key)
+        told += [one for one in routes if sees(Op.DESCRIBE, Resource.TOPIC, one["queue"])]
         await request.budget.step((len(told) - before) * _ROUTE_BYTES)
         if len(told) >= _ROUTES_MAX:
             break
-    value, documentation = json.dumps(told), "How the routes stand that a queue's records go."
-    return _entry(
-        request.body, ROUTES, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
-    )
+    return _stands(request.body, ROUTES, told, "How the routes stand that a queue's records go.")
 
 
-async def _delays(worker: Worker, request: Request, name: str) -> dict[str, Any]:
-    """Return JSON: each partition that is served here and for which something waits."""
-    queue = _standing_of(worker, request, name)
+async def _delays(worker: ConfigNeeds, request: Request, name: str) -> dict[str, Any]:
+    """Return each partition that is served here and for which something waits."""
     told: list[DelayStanding] = []
-    for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+    for _, key, shard in _served(worker, request, name):
         await request.budget.step()
-        with suppress(KafkaError):  # another worker serves it
-            _, key, shard = worker.partition(name, index)
-            stands = waiting_for(shard, key)
-            if stands is not None:
-                told.append(stands)
-    value, documentation = json.dumps(told), "What waits for a queue until it is due."
-    return _entry(
-        request.body, DELAYS, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True
-    )
+        if (stands := waiting_for(shard, key)) is not None:
+            told.append(stands)
+    return _stands(request.body, DELAYS, told, "What waits for a queue until it is due.")
 
 
 def _of_server(body: Any, told: Told) -> dict[str, Any]:
@@ -219,16 +217,9 @@ def _of_server(body: Any, told: Told) -> dict[str, Any]:
 
 
 def _entry(
-    body: Any,
-    name: str,
-    kind: int,
-    value: str,
-    source: int,
-    synonyms: list[_Synonym],
-    documentation: str,
-    *,
-    read_only: bool = False,
-) -> dict[str, Any]:
+    body: Any, name: str, kind: int, value: str, source: int, synonyms: list[_Synonym],
+    documentation: str, *, read_only: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     told = synonyms if body.include_synonyms else ()
     return {
         "name": name,

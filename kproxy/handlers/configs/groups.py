@@ -7,18 +7,18 @@ have settings before there is such a group, and keeps them once it is gone.
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import SETTINGS
 from kproxy.metadata.levels import SHARES_FROM
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.rows.group_settings import decode_group_configs
-from kproxy.worker.worker import Worker
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _OF_LISTS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 
 
-async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
+async def incremental(worker: ConfigNeeds, resource: Any, pace: Pace) -> ConfigureGroup:
     """Change a group's settings; settings that are not named stay. Raise KafkaError."""
     group = _group(worker, resource)
     times = await pace.count(change.name for change in resource.configs)
@@ -27,8 +27,7 @@ async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGro
     given: dict[str, str] = {}
     dropped: list[str] = []
     for change in resource.configs:
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         operation, name = change.config_operation, change.name
         if operation == _DELETE:
             if name in SETTINGS:
@@ -44,19 +43,18 @@ async def incremental(worker: Worker, resource: Any, pace: Pace) -> ConfigureGro
     return ConfigureGroup(group, worker.group_rules.check(given, kept), dropped)
 
 
-async def whole(worker: Worker, resource: Any, pace: Pace) -> ConfigureGroup:
+async def whole(worker: ConfigNeeds, resource: Any, pace: Pace) -> ConfigureGroup:
     """Replace a group's settings; the unnamed go back to their defaults. Raise KafkaError."""
     group = _group(worker, resource)
     given: dict[str, str] = {}
     for change in resource.configs:
-        if pace.due:
-            await pace.rest()
+        await pace.step()
         given[change.name] = _value(change)
     checked = worker.group_rules.check(given, {})
     return ConfigureGroup(group, checked, [], replace_all=True)
 
 
-def _group(worker: Worker, resource: Any) -> str:
+def _group(worker: ConfigNeeds, resource: Any) -> str:
     group = str(resource.resource_name)
     if not group:
         raise KafkaError(Code.INVALID_REQUEST, "Default group resources are not allowed.")
@@ -75,6 +73,6 @@ def _value(change: Any) -> str:
     return str(change.value)
 
 
-def _configs(worker: Worker, group: str) -> dict[str, str]:
+def _configs(worker: ConfigNeeds, group: str) -> dict[str, str]:
     row = worker.group_row(group)
     return {} if row is None else decode_group_configs(row).configs

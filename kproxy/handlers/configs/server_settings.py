@@ -12,7 +12,7 @@ from kproxy.config.server import Config, load
 from kproxy.metadata.group_settings import GroupRules
 from kproxy.metadata.setting import BOOLEAN, INT, LIST, LONG, STRING, Setting
 from kproxy.metadata.topic_settings import SETTINGS
-from kproxy.worker.worker import largest_batch
+from kproxy.worker.batch_limits import largest_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

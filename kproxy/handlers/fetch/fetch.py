@@ -10,26 +10,22 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.context import AT_ONCE, FetchContext, FetchPartition, Ident
 from kproxy.fetching.poll import Poll, PollLimits
 from kproxy.fetching.sessions import Session
-from kproxy.fetching.streamed_response import (
-    PartitionRead,
-    Pins,
-    Stored,
-    StreamedResponse,
-)
+from kproxy.fetching.streamed_response import PartitionRead, Pins, Stored, StreamedResponse
+from kproxy.handlers.common.needs import FetchNeeds
 from kproxy.handlers.common.permitted import Refuses, fetcher_of
 from kproxy.loop.pace import FREED_AT_ONCE
 from kproxy.protocol import responses
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
 from kproxy.protocol.responses import FETCH_TOPIC_IDS, Fetched
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _READ_COMMITTED = 1
 _TEXTS_MAX = 10_000  # that wait to be joined
 _PART_BYTES = 600  # about what a part of an answer takes
 
 
-async def handle(worker: Worker, request: Request) -> StreamedResponse:
+async def handle(worker: FetchNeeds, request: Request) -> StreamedResponse:
     """Return a whole response frame."""
     by_id = request.version >= FETCH_TOPIC_IDS
     refuses = fetcher_of(worker, request)
@@ -102,7 +98,7 @@ async def _reads_any(request: Request, by_id: bool, refuses: Refuses) -> bool:
 
 
 def _context_of(
-    worker: Worker, request: Request, by_id: bool, keeps: bool
+    worker: FetchNeeds, request: Request, by_id: bool, keeps: bool
 ) -> tuple[FetchContext, Session | None, bool]:
     """Return (what to look at, its session if any, whether every partition must be answered).
 
@@ -132,7 +128,7 @@ def _ident(topic: Any, by_id: bool) -> str | bytes:
     return bytes(16) if topic.topic_id is None else topic.topic_id.bytes
 
 
-def _limits(worker: Worker, request: Request, full: bool) -> PollLimits:
+def _limits(worker: FetchNeeds, request: Request, full: bool) -> PollLimits:
     body = request.body
     min_bytes, max_bytes = body.min_bytes, min(body.max_bytes, worker.config.fetch_bytes_max)
     if worker.quotas.active:
@@ -181,7 +177,7 @@ async def _update(context: FetchContext, request: Request, by_id: bool) -> None:
 # -- quotas
 
 
-def _too_much(worker: Worker, request: Request, found: list[PartitionRead]) -> bool:
+def _too_much(worker: FetchNeeds, request: Request, found: list[PartitionRead]) -> bool:
     """Return whether the client may not have yet what was found; note how long it is to wait."""
     size = sum([part.size for part in found])
     if not size:
@@ -193,7 +189,7 @@ def _too_much(worker: Worker, request: Request, found: list[PartitionRead]) -> b
 
 
 def _nothing(
-    worker: Worker, request: Request, context: FetchContext, session: Session | None,
+    worker: FetchNeeds, request: Request, context: FetchContext, session: Session | None,
     found: list[PartitionRead], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
     """Return the empty answer of a client that is to wait. A session goes on; none is begun."""

@@ -11,12 +11,13 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import LEADER_EPOCH
 from kproxy.handlers.common.by_time import Search
+from kproxy.handlers.common.needs import FetchNeeds
 from kproxy.protocol.responses import Listed, list_offsets_body
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)
@@ -26,7 +27,7 @@ _READ_COMMITTED = 1
 _LISTED_BYTES = 200
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: FetchNeeds, request: Request) -> bytes:
     """Return a ListOffsetsResponse body; a partition's error is in its part."""
     budget = request.budget
     asked: Counter[tuple[str, int]] = Counter()
@@ -64,7 +65,7 @@ def _check_epoch(part: Any) -> None:
         raise KafkaError(Code.UNKNOWN_LEADER_EPOCH)
 
 
-def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, Partition]:
+def _find(worker: FetchNeeds, name: str, index: int) -> tuple[Shard, PartitionKey, Partition]:
     """Return a partition here. Raise KafkaError if it is not here, or not at all."""
     _, key, shard = worker.partition(name, index)
     row = shard.state.partition(key)
@@ -73,7 +74,7 @@ def _find(worker: Worker, name: str, index: int) -> tuple[Shard, PartitionKey, P
     return shard, key, row
 
 
-def _one(worker: Worker, request: Request, name: str, part: Any) -> Listed | Awaitable[Listed]:
+def _one(worker: FetchNeeds, request: Request, name: str, part: Any) -> Listed | Awaitable[Listed]:
     """Return the answer for a partition; one that takes a search is to be awaited."""
     index: int = part.partition_index
     try:
@@ -107,7 +108,7 @@ def _listed(index: int, time_ms: int, offset: int) -> Listed:
     return Listed(index, Code.NONE, time_ms, offset, LEADER_EPOCH if offset >= 0 else -1)
 
 
-async def for_leader_epoch(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def for_leader_epoch(worker: FetchNeeds, request: Request) -> Mapping[str, Any]:
     """Return an OffsetForLeaderEpochResponse: one epoch, which ends at the queue's end."""
     every = request.permits.sees(Op.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     topics = []

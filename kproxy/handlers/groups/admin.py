@@ -10,12 +10,14 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.classic_states import State
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import group_operations, need_group
+from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.rows.groups import GroupRow
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _DELETED_AT_ONCE = 500
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
@@ -23,7 +25,7 @@ _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be f
 _TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer", "share": "share"}
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeGroupsResponse: classic groups with their members."""
     groups = []
     for name in request.body.groups:
@@ -38,10 +40,9 @@ def _size(members: Sequence[dict[str, Any]]) -> int:
     return len(members) * _MEMBER_BYTES + 2 * data
 
 
-async def _described(worker: Worker, request: Request, group_id: str) -> dict[str, Any]:
+async def _described(worker: GroupNeeds, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
-        "error_code": Code.NONE,
-        "error_message": None,
+        **NO_ERROR,
         "group_id": group_id,
         "group_state": "",
         "protocol_type": "",
@@ -68,18 +69,16 @@ async def _described(worker: Worker, request: Request, group_id: str) -> dict[st
     answer |= {"group_state": State.DEAD}
     if request.version >= _NOT_FOUND_SAID:
         what = "is not a classic group" if head is not None else "not found"
-        message = f"Group {group_id} {what}."
-        answer |= {"error_code": Code.GROUP_ID_NOT_FOUND, "error_message": message}
+        answer |= said(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
     return answer
 
 
-async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe_streams(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a StreamsGroupDescribeResponse: the streams protocol (KIP-1071) is not served."""
     groups = []
     for name in request.body.group_ids:
         answer: dict[str, Any] = {
-            "error_code": Code.GROUP_ID_NOT_FOUND,
-            "error_message": f"Group {name} is not a streams group.",
+            **said(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a streams group."),
             "group_id": name,
             "group_state": "",
             "group_epoch": 0,
@@ -93,7 +92,7 @@ async def describe_streams(worker: Worker, request: Request) -> Mapping[str, Any
             if coordinator.head(name) is None and await coordinator.load(name) is None:
                 answer["error_message"] = f"Group {name} not found."
         except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
+            answer |= error_fields(error)
         groups.append(answer)
         await request.budget.step(_GROUP_BYTES)
     return {"groups": groups}
@@ -119,7 +118,7 @@ def _members(group: ClassicGroup) -> dict[str, Any]:
     }
 
 
-async def list_groups(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def list_groups(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a ListGroupsResponse: the groups that this worker coordinates."""
     body = request.body
     states = {state.lower() for state in getattr(body, "states_filter", ())}
@@ -167,7 +166,7 @@ def _one(group_id: str, head: GroupRow, group: Any) -> dict[str, Any]:
     }
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Delete groups with all their offsets; return a DeleteGroupsResponse."""
     results: list[dict[str, Any]] = []
     for some in slices(dict.fromkeys(request.body.groups_names), _DELETED_AT_ONCE):
@@ -180,7 +179,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"results": results}
 
 
-async def _delete(worker: Worker, request: Request, result: dict[str, Any]) -> None:
+async def _delete(worker: GroupNeeds, request: Request, result: dict[str, Any]) -> None:
     """Delete a group, and note in its answer what became of it."""
     group_id = result["group_id"]
     result["error_code"] = Code.GROUP_ID_NOT_FOUND

@@ -12,9 +12,10 @@ from kproxy.groups.requests import classic_protocol
 from kproxy.groups.requests.classic_members import MemberClaim
 from kproxy.groups.requests.classic_protocol import JoinRequest
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group
 from kproxy.security.acls import Op
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _MEMBER_BYTES = 600  # bytes of an answer, about
 _KNOWN_ID_REQUIRED = 4  # JoinGroup version from which on a new member first gets an id (KIP-394)
@@ -28,7 +29,7 @@ _NAMELESS = (
 """Refusals of a join that do not say which member it is."""
 
 
-async def join(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def join(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a JoinGroupResponse, when the rebalance has come so far."""
     body = request.body
     try:
@@ -66,7 +67,7 @@ def _claim(body: Any) -> MemberClaim:
     return MemberClaim(body.member_id, instance, body.generation_id)
 
 
-async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def sync(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a SyncGroupResponse: this member's assignment, once the leader's is logged."""
     body, protocol = request.body, None
     try:
@@ -83,7 +84,7 @@ async def sync(worker: Worker, request: Request) -> Mapping[str, Any]:
         return sync_answer(error.code)
 
 
-async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def heartbeat(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a HeartbeatResponse; REBALANCE_IN_PROGRESS tells the member to join again."""
     body = request.body
     try:
@@ -96,7 +97,7 @@ async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": code}
 
 
-async def leave(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def leave(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a LeaveGroupResponse; members are named one by one, static ones by their instance."""
     body = request.body
     try:

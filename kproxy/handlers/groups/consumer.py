@@ -1,57 +1,52 @@
-"""ConsumerGroupHeartbeat (68). The rules are in `groups.requests.heartbeat`."""
+"""ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69).
+
+The rules are in `groups.requests.heartbeat`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.assigning.regex import Pattern, compiled
-from kproxy.groups.requests.heartbeat import HeartbeatRequest, check
+from kproxy.groups.model.consumer_group import DEFAULT_ASSIGNOR, ConsumerGroup
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatResult
+from kproxy.groups.requests.heartbeat import ConsumerHeartbeatRequest, check
 from kproxy.groups.requests.heartbeat import heartbeat as beat
-from kproxy.handlers.common.assignments import topic_partitions
+from kproxy.handlers.common import assigned_groups
+from kproxy.handlers.common.assigned_groups import heartbeat_answer
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group, need_topics
 from kproxy.loop.steps import EVERY, Steps, done, spent
 from kproxy.security.acls import Op
 from kproxy.security.permits import EVERYTHING
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 
-async def heartbeat(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def heartbeat(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a ConsumerGroupHeartbeatResponse; with an assignment if that has changed."""
-    try:
-        body = request.body
-        need_group(request, Op.READ, body.group_id)
-        await need_topics(request, Op.DESCRIBE, body.subscribed_topic_names or ())
-        asked = await _decoded(request)
-        check(asked)
-        result = await beat(coordinator_of(worker, asked.group_id), asked)
-    except KafkaError as error:
-        return {
-            "error_code": error.code,
-            "error_message": error.message,
-            "member_id": None,
-            "member_epoch": 0,
-            "heartbeat_interval": 0,
-            "assignment": None,
-        }
-    assignment = None
-    if result.assigned is not None:
-        assignment = {"topic_partitions": await done(topic_partitions(result.assigned))}
-    return {
-        "error_code": Code.NONE,
-        "error_message": None,
-        "member_id": result.member_id,
-        "member_epoch": result.member_epoch,
-        "heartbeat_interval": worker.group_settings(asked.group_id).consumer_heartbeat_interval_ms,
-        "assignment": assignment,
-    }
+    return await heartbeat_answer(_beat(worker, request))
 
 
-async def _decoded(request: Request) -> HeartbeatRequest:
+async def _beat(worker: GroupNeeds, request: Request) -> tuple[HeartbeatResult, int]:
+    body = request.body
+    need_group(request, Op.READ, body.group_id)
+    await need_topics(request, Op.DESCRIBE, body.subscribed_topic_names or ())
+    asked = await _decoded(request)
+    check(asked)
+    result = await beat(coordinator_of(worker, asked.group_id), asked)
+    return result, worker.group_settings(asked.group_id).consumer_heartbeat_interval_ms
+
+
+async def describe(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
+    """Return a ConsumerGroupDescribeResponse."""
+    return await assigned_groups.describe(worker, request, ConsumerGroup.kind, DEFAULT_ASSIGNOR)
+
+
+async def _decoded(request: Request) -> ConsumerHeartbeatRequest:
     body, given = request.body, request.body.topic_partitions
-    return HeartbeatRequest(
+    return ConsumerHeartbeatRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         member_epoch=body.member_epoch,

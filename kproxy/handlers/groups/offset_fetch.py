@@ -6,10 +6,11 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
 from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.handlers.common.committing import queue_of
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group
-from kproxy.handlers.groups.offsets import queue_of
 from kproxy.loop.pace import Row, scanned
 from kproxy.protocol.responses import (
     FETCHED_OFFSET_BY_ID,
@@ -22,13 +23,13 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _GROUPS_SINCE, _GROUP_FAULT_SINCE = 8, 2
 _PART_BYTES = 300  # about what a partition takes until it is encoded
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: GroupNeeds, request: Request) -> bytes:
     """Return an OffsetFetchResponse body; all of a group's offsets if no topics are named."""
     body, version, budget = request.body, request.version, request.budget
     by_id = version >= FETCHED_OFFSET_BY_ID
@@ -52,7 +53,7 @@ def _faulty(body: Any, code: Code) -> list[TopicOffsets]:
 
 
 async def _fetched(
-    worker: Worker, request: Request, group: Any, by_id: bool, stable: bool
+    worker: GroupNeeds, request: Request, group: Any, by_id: bool, stable: bool
 ) -> GroupOffsets:
     budget, permits = request.budget, request.permits
     await budget.step(_PART_BYTES)
@@ -72,7 +73,7 @@ async def _fetched(
     return GroupOffsets(group_id, fault, topics)
 
 
-async def _reader_fault(worker: Worker, asked: Any) -> Code:
+async def _reader_fault(worker: GroupNeeds, asked: Any) -> Code:
     """Return why a group's member may not read at its epoch (KIP-848). Raise KafkaError."""
     coordinator = coordinator_of(worker, asked.group_id, named=False)
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
@@ -90,7 +91,12 @@ async def _reader_fault(worker: Worker, asked: Any) -> Code:
 
 
 async def _committed(
-    worker: Worker, budget: ResponseBudget, group: Any, by_id: bool, stable: bool, permits: Permits
+    worker: GroupNeeds,
+    budget: ResponseBudget,
+    group: Any,
+    by_id: bool,
+    stable: bool,
+    permits: Permits,
 ) -> list[TopicOffsets]:
     group_id: str = group.group_id
     answer: list[TopicOffsets] = []
@@ -125,7 +131,12 @@ def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> F
 
 
 async def _all_committed(
-    worker: Worker, budget: ResponseBudget, group: str, by_id: bool, stable: bool, permits: Permits
+    worker: GroupNeeds,
+    budget: ResponseBudget,
+    group: str,
+    by_id: bool,
+    stable: bool,
+    permits: Permits,
 ) -> list[TopicOffsets]:
     by_queue: dict[QueueId, list[FetchedOffset]] = {}
 

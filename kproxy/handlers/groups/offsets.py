@@ -6,35 +6,32 @@ A commit is judged twice: by the coordinator, which knows of rebalances under wa
 import re
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common import committing
+from kproxy.handlers.common.committing import PART_BYTES, Wanted, lots, note, sort_out
 from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.loop.pace import slices
 from kproxy.metadata.cluster_view import Cluster
-from kproxy.metadata.queue_settings import settings_of
-from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op
 from kproxy.security.permits import Permits
 from kproxy.shard.appends import append, append_all
-from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets, OffsetCommit
-from kproxy.virtual.rows.queues import Queue
-from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets
+from kproxy.virtual.types import PartitionKey
+from kproxy.worker.request import Request
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
 _SHARE_ASKED = 6  # FindCoordinator version
 _SHARE_KEY = re.compile(r"(.+):[\w-]{22}:[0-9]+", re.ASCII | re.DOTALL)
 _COMMIT_BY_ID = 10
 _COMMIT_NOT_FOUND = 9  # says that the group is not there
-_OFFSETS_AT_ONCE, _METADATA_AT_ONCE = 500, 1 << 19  # in one envelope: it is applied in one turn
-_PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _MEMBER_FAULTS = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.STALE_MEMBER_EPOCH)
 
 
-async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def find_coordinator(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return a FindCoordinatorResponse: the worker of a group's or transactional id's shard."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
@@ -47,7 +44,7 @@ async def find_coordinator(worker: Worker, request: Request) -> Mapping[str, Any
             found.append(_no_coordinator(key, code, TEXTS[code]))
         else:
             found.append(_coordinator(cluster, key, kind, request.version))
-        await request.budget.step(_PART_BYTES)
+        await request.budget.step(PART_BYTES)
     return {"coordinators": found} | (found[0] if request.version < 4 else {})
 
 
@@ -69,47 +66,22 @@ def _coordinator(cluster: Cluster, key: str, key_type: int, version: int) -> dic
         if found is None or version < _SHARE_ASKED:
             return _no_coordinator(key, Code.INVALID_REQUEST, "")
         name = found[1]
+    if key_type not in (_GROUP, _TRANSACTION, _SHARE):
+        message = "kproxy has no coordinator of this kind"
+        return _no_coordinator(key, Code.INVALID_REQUEST, message)
     node = cluster.coordinator(name)
-    known = key_type in (_GROUP, _TRANSACTION, _SHARE)
-    if known and node is None:
+    if node is None:
         return _no_coordinator(key, Code.COORDINATOR_NOT_AVAILABLE, "nobody serves it right now")
-    if known and node is not None:
-        return {
-            "key": key,
-            "node_id": node.node_id,
-            "host": node.host,
-            "port": node.port,
-            "error_code": Code.NONE,
-            "error_message": None,
-        }
-    message = "kproxy has no coordinator of this kind"
-    return _no_coordinator(key, Code.INVALID_REQUEST, message)
+    found_node = {"node_id": node.node_id, "host": node.host, "port": node.port}
+    return {"key": key, "error_code": Code.NONE, "error_message": None} | found_node
 
 
 def _no_coordinator(key: str, code: Code, message: str) -> dict[str, Any]:
-    return {
-        "key": key,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-        "error_code": code,
-        "error_message": message,
-    }
+    no_node = {"node_id": -1, "host": "", "port": -1}
+    return {"key": key, "error_code": code, "error_message": message} | no_node
 
 
-def queue_of(worker: Worker, topic: Any, by_id: bool) -> Queue | None:
-    if by_id:
-        topic_id: UUID | None = topic.topic_id
-        return worker.catalogue.find_id(QueueId((topic_id or ZERO_UUID).bytes))
-    return worker.catalogue.find(topic.name)
-
-
-def _labelled(topic: Any, by_id: bool, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    label = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
-    return label | {"partitions": parts}
-
-
-async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def commit(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return an OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     worker.counters.busy_groups.add(body.group_id, 1)
@@ -123,78 +95,22 @@ async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError:
             group_fault = Code.COORDINATOR_NOT_AVAILABLE
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-    commits = _Commits(worker, body, absent)
-    topics = []
-    for topic in body.topics:
-        await request.budget.step(_PART_BYTES)
-        queue = queue_of(worker, topic, by_id)
-        deny = queue is not None and settings_of(queue.configs).rewind_denied
-        name = topic.name if not by_id else (queue.name if queue is not None else None)
-        barred = name is not None and not group_fault and not request.permits.topic(Op.READ, name)
-        fault = Code.TOPIC_AUTHORIZATION_FAILED if barred else group_fault
-        parts = []
-        for part in topic.partitions:
-            index, metadata = part.partition_index, part.committed_metadata or ""
-            answer: dict[str, Any] = {"partition_index": index, "error_code": fault}
-            parts.append(answer)
-            await request.budget.step(_PART_BYTES)
-            if fault:
-                continue
-            if queue is None or not 0 <= index < queue.partitions:
-                answer["error_code"] = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > worker.config.offset_metadata_bytes_max:
-                answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
-            else:
-                epoch = getattr(part, "committed_leader_epoch", -1)
-                offset = OffsetCommit(
-                    queue.queue_id, index, part.committed_offset, epoch, metadata, deny
-                )
-                await commits.add(answer, offset)
-        topics.append(_labelled(topic, by_id, parts))
-    await commits.append()
+    topics, wanted = await sort_out(worker, request, group_fault, by_id=by_id)
+    for lot in lots(wanted):
+        note(lot, await _append(worker, body, lot), absent)
     return {"topics": topics}
 
 
-class _Commits:
-    """A request's offsets on their way, some hundreds at a time: each lot is applied in one turn.
-
-    The commits of a request; the last one of a partition holds.
-    """
-
-    def __init__(self, worker: Worker, body: Any, absent: Code) -> None:
-        self._worker, self._body, self._absent = worker, body, absent
-        self._offsets: list[OffsetCommit] = []
-        self._slots: list[dict[str, Any]] = []
-        self._metadata_size = 0
-
-    async def add(self, answer: dict[str, Any], offset: OffsetCommit) -> None:
-        metadata_size = len(offset.metadata)
-        full = self._metadata_size + metadata_size > _METADATA_AT_ONCE
-        if full or len(self._slots) == _OFFSETS_AT_ONCE:
-            await self.append()
-        self._slots.append(answer)
-        self._offsets.append(offset)
-        self._metadata_size += metadata_size
-
-    async def append(self) -> None:
-        """Append those that wait, and note in their answers what became of them."""
-        if not self._slots:
-            return
-        slots, codes = self._slots, await self._codes()
-        for answer, code in zip(slots, codes, strict=True):
-            answer["error_code"] = self._absent if code == Code.UNKNOWN_TOPIC_ID else code
-        self._offsets, self._slots, self._metadata_size = [], [], 0
-
-    async def _codes(self) -> tuple[Code, ...]:
-        worker, body = self._worker, self._body
-        epoch = body.generation_id_or_member_epoch
-        commit = CommitOffsets(body.group_id, body.member_id, epoch, self._offsets, worker.now_ms())
-        envelope = commit.envelope(worker.level.value)
-        try:
-            outcome = await append(worker.coordinated(body.group_id), envelope)
-        except KafkaError as error:
-            return (error.code,) * len(self._slots)
-        return outcome.codes or (_refused(outcome.code),) * len(self._slots)
+async def _append(worker: GroupNeeds, body: Any, lot: list[Wanted]) -> tuple[Code, ...]:
+    """Append offsets; return what became of each. The last one of a partition holds."""
+    epoch, offsets = body.generation_id_or_member_epoch, [offset for _, offset in lot]
+    commit = CommitOffsets(body.group_id, body.member_id, epoch, offsets, worker.now_ms())
+    try:
+        shard = worker.coordinated(body.group_id)
+        outcome = await append(shard, commit.envelope(worker.level.value))
+    except KafkaError as error:
+        return (error.code,) * len(lot)
+    return outcome.codes or (_refused(outcome.code),) * len(lot)
 
 
 def _refused(code: Code) -> Code:
@@ -206,7 +122,7 @@ def _refused(code: Code) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def _group_fault(worker: Worker, request: Request) -> Code:
+async def _group_fault(worker: GroupNeeds, request: Request) -> Code:
     """Return the coordinator's fault, before the log is asked; the fold has the last word."""
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
@@ -229,7 +145,7 @@ async def _group_fault(worker: Worker, request: Request) -> Code:
     return group.commit_fault(body.member_id, instance, epoch, request.version)
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return an OffsetDeleteResponse (KIP-496)."""
     body = request.body
     try:
@@ -252,7 +168,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     forgotten: dict[PartitionKey, None] = {}
     topics = []
     for topic in body.topics:
-        await request.budget.step(_PART_BYTES)
+        await request.budget.step(PART_BYTES)
         queue = worker.catalogue.find(topic.name)
         readable = request.permits.topic(Op.READ, topic.name)
         parts = []
@@ -268,11 +184,11 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
             else:
                 forgotten[queue.queue_id, index] = None
             parts.append({"partition_index": index, "error_code": code})
-            await request.budget.step(_PART_BYTES)
+            await request.budget.step(PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
     deletions = [
         DeleteOffsets(body.group_id, some).envelope(worker.level.value)
-        for some in slices(forgotten, _OFFSETS_AT_ONCE)
+        for some in slices(forgotten, committing.OFFSETS_AT_ONCE)
     ]
     while deletions:
         outcomes = await append_all((shard, deletion) for deletion in deletions)

@@ -12,6 +12,7 @@ from typing import cast
 from kproxy.common.errors import Code, KafkaError
 from kproxy.delays.splitting import Split
 from kproxy.handlers.common import enlisting
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce import delaying
 from kproxy.handlers.produce.expired import note_expired
 from kproxy.handlers.produce.guard import Guard, find_or_make
@@ -47,7 +48,6 @@ from kproxy.virtual.partitioner import INTERNAL_TOPICS
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.routes import route_in
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Worker
 
 BATCHES_AT_ONCE = TICKET_MAX  # taken in one turn of the loop
 _NOT_ANSWERED = Produced(-1, Code.KAFKA_STORAGE_ERROR)
@@ -78,7 +78,7 @@ class ProduceCall:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: ProduceNeeds,
         version: int,
         request: ProduceRequest,
         inspected: Inspected | None = None,
@@ -225,7 +225,7 @@ class ProduceCall:
                 split = found if isinstance(found, Split) else None
                 records = found.batch if isinstance(found, Split) else found
             version = max(version, ZSTD_FROM)  # packed, perhaps as its client could not
-        header = check(records, self._worker.max_batch_bytes(settings), version)
+        header = check(records, self._worker.batch_limits.of(settings), version)
         assert records is not None
         batch = self._stamped(settings, header, records)
         if settings.delay is not None:

@@ -2,6 +2,7 @@
 
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.metadata.delay_settings import RECORDS_MAX
 from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings
@@ -11,7 +12,6 @@ from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Worker
 
 
 def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> bool:
@@ -27,8 +27,8 @@ def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> 
 
 
 def later(
-    worker: Worker, shard: Shard, key: PartitionKey, settings: QueueSettings, batch: Records,
-    header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
+    worker: ProduceNeeds, shard: Shard, key: PartitionKey, settings: QueueSettings,
+    batch: Records, header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
 ) -> Envelope:  # fmt: skip
     """Return a LATER. Raise BadBatch: too much waits."""
     delay = settings.delay

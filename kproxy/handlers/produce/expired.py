@@ -2,17 +2,17 @@
 
 import structlog
 
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.protocol.batch import BatchHeader
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
 
 
 def note_expired(
-    worker: Worker, shard: Shard, queue: Queue, key: PartitionKey, header: BatchHeader
+    worker: ProduceNeeds, shard: Shard, queue: Queue, key: PartitionKey, header: BatchHeader
 ) -> None:
     """Note a batch that is older than its queue keeps records; not behind one that is kept."""
     row = shard.state.partition(key)

@@ -1,6 +1,7 @@
 """The rights that a Produce needs of its sender, if not everybody may do anything."""
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.batch import (
     ATTRIBUTES_AT,
@@ -16,7 +17,6 @@ from kproxy.security.permits import Permits
 from kproxy.security.quotas import Mutations
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Worker
 
 _BATCHES_AT_ONCE = 500  # that are looked at, in some hundreds of microseconds
 
@@ -27,7 +27,9 @@ class Guard:
     A client that may not use the transactional id may do nothing of the request, as in Kafka.
     """
 
-    def __init__(self, worker: Worker, permits: Permits, transactional_id: str | None) -> None:
+    def __init__(
+        self, worker: ProduceNeeds, permits: Permits, transactional_id: str | None
+    ) -> None:
         """Check the id; `transactional_id`: None if no batch is transactional, or there is none."""
         self._worker = worker
         self._permits = permits
@@ -52,7 +54,7 @@ class Guard:
 
 
 def find_or_make(
-    worker: Worker, name: str, guard: Guard | None, mutations: Mutations
+    worker: ProduceNeeds, name: str, guard: Guard | None, mutations: Mutations
 ) -> tuple[Queue | None, Code]:
     """Return a queue, made if there is none and that is allowed; and why there still is none."""
     queue = worker.catalogue.find(name)

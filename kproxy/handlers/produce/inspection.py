@@ -11,17 +11,11 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split, split
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
-from kproxy.protocol.batch import (
-    HEADER_BYTES,
-    BadBatch,
-    BatchHeader,
-    Records,
-    check,
-    read_header,
-)
+from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, check, read_header
 from kproxy.protocol.codecs import TooLarge, unpacked_most
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.record_runs import body_runs
@@ -31,7 +25,7 @@ from kproxy.routes.cutting import RECORD_MAX
 from kproxy.virtual.folds.routes import TO
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 Inspected = dict[PartitionKey, Records | Split | BadBatch]
 """The batches to append in the place of what came, or why nothing is."""
@@ -42,9 +36,10 @@ _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
 
-async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Inspected:
+async def inspect(worker: ProduceNeeds, request: Request, body: ProduceRequest) -> Inspected:
     """Inspect all batches of a Produce that are for such queues."""
     found: Inspected = {}
+    bytes_max = worker.batch_limits.of
     for topic, partitions in body.topics:
         await request.budget.step()
         queue = _queue(worker, topic)
@@ -56,7 +51,7 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
                 continue
             key = (queue.queue_id, index)
             try:
-                header = check(records, worker.max_batch_bytes(settings), request.version)
+                header = check(records, bytes_max(settings), request.version)
                 assert records is not None
                 packs = header.codec or settings.demands.codec is not None
                 if not packs and len(records) <= _AT_ONCE_BYTES:
@@ -70,10 +65,11 @@ async def inspect(worker: Worker, request: Request, body: ProduceRequest) -> Ins
 
 
 def split_at_once(
-    worker: Worker, settings: QueueSettings, records: Records | None, version: int
+    worker: ProduceNeeds, settings: QueueSettings, records: Records | None, version: int
 ) -> Split | None:
     """Return what waits of a small batch; None: nothing. Raise BadBatch."""
-    header, delay = check(records, worker.max_batch_bytes(settings), version), settings.delay
+    header = check(records, worker.batch_limits.of(settings), version)
+    delay = settings.delay
     assert records is not None
     assert delay is not None
     try:
@@ -117,14 +113,14 @@ def _check_routed(header: BatchHeader, records: Records) -> None:
         return  # it goes to the unroutable ones as it is
 
 
-def _queue(worker: Worker, topic: str | bytes) -> Queue | None:
+def _queue(worker: ProduceNeeds, topic: str | bytes) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
     return worker.catalogue.find(topic)
 
 
 async def _aside(
-    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+    worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
     """Inspect on a thread, of which there are few, and with memory for what it unpacks to."""
     memory, size = worker.answer_memory.mine(), 2 * max(INSPECTED_BYTES_MAX, len(records))
@@ -138,7 +134,7 @@ async def _aside(
 
 
 def _inspected(
-    worker: Worker, queue: Queue, index: int, settings: QueueSettings, records: Records
+    worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
 ) -> Records | Split:
     """Return a batch as it is appended. Raise BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()

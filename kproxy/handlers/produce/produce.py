@@ -3,6 +3,7 @@
 from anyio import Event
 
 from kproxy.common.errors import KafkaError
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce.call import BATCHES_AT_ONCE, NotReady, ProduceCall
 from kproxy.handlers.produce.guard import Guard, any_transactional, any_transactional_of_long
 from kproxy.handlers.produce.inspection import inspect
@@ -11,7 +12,7 @@ from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.protocol.varint import Malformed
 from kproxy.security.permits import EVERYTHING, Permits
 from kproxy.security.quotas import NO_LIMIT, Mutations
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _PART_BYTES = 1000  # about what a batch takes beside its bytes, till it is answered
 
@@ -27,7 +28,7 @@ def is_long(request: ProduceRequest) -> bool:
 
 
 def append(
-    worker: Worker, version: int, request: ProduceRequest, permits: Permits = EVERYTHING,
+    worker: ProduceNeeds, version: int, request: ProduceRequest, permits: Permits = EVERYTHING,
     mutations: Mutations = NO_LIMIT,
 ) -> ProduceCall | None:  # fmt: skip
     """Append what a short Produce carries, all of it in this turn of the loop.
@@ -51,7 +52,7 @@ def append(
     return call
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: ProduceNeeds, request: Request) -> bytes:
     """Return the response body of a Produce of many batches, or of such as are to be looked into.
 
     Empty where acks=0 asks for none. Raise Malformed where acks=0 hides a failure. One of a few,

@@ -6,23 +6,25 @@ A transactional batch whose partition does not take part waits for the coordinat
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common import enlisting
+from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce.guard import Guard, find_or_make
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, Records, read_header
 from kproxy.protocol.produce_request import ProduceRequest
 from kproxy.security.quotas import Mutations
 from kproxy.shard.shard import Shard
+from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, Participant
 from kproxy.virtual.types import PartitionKey, QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 Refusals = dict[PartitionKey, Code]
 """Partitions that cannot take part, and what a Produce answers for them."""
 
 
 async def take_part(
-    worker: Worker, request: Request, body: ProduceRequest, guard: Guard | None,
+    worker: ProduceNeeds, request: Request, body: ProduceRequest, guard: Guard | None,
     mutations: Mutations,
 ) -> Refusals:  # fmt: skip
     """Have partitions take part in the transactions of their batches; those that cannot."""
@@ -45,7 +47,8 @@ async def take_part(
             if one is not None:
                 wanted.setdefault(one[0], []).append(one[1])
     for producer, participants in wanted.items():
-        code = await enlisting.take_part(worker, name, *producer, participants, enlists=enlists)
+        asked = Enlisting(name, *producer, participants)
+        code = await enlisting.take_part(worker, asked, enlists=enlists)
         if code:
             code = enlisting.code_of_produce(code, request.version)
             refusals |= {one.key: code for one in participants if one.key is not None}
@@ -53,7 +56,7 @@ async def take_part(
 
 
 def _queue_of(
-    worker: Worker, topic: str | bytes, guard: Guard | None, mutations: Mutations
+    worker: ProduceNeeds, topic: str | bytes, guard: Guard | None, mutations: Mutations
 ) -> Queue | None:
     if isinstance(topic, bytes):
         return worker.catalogue.find_id(QueueId(topic))
@@ -61,7 +64,7 @@ def _queue_of(
 
 
 def _absent(
-    worker: Worker,
+    worker: ProduceNeeds,
     version: int,
     transactional_id: str,
     queue: Queue,

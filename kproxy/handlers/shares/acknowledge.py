@@ -1,16 +1,17 @@
 """ShareAcknowledge (79), versions 1 and 2: what members say of records (KIP-932, KIP-1222)."""
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import need_group, reader_of
 from kproxy.handlers.shares.answers import Leaders, check_member, said_of, topic_id_of
 from kproxy.protocol import share_responses as encoded
 from kproxy.security.acls import Op
 from kproxy.shares.acknowledging import Acknowledged, Acknowledging, Said
 from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: ShareNeeds, request: Request) -> bytes:
     """Return an encoded ShareAcknowledgeResponse."""
     body, shares = request.body, worker.shares
     try:
@@ -49,7 +50,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
 
 
 async def _answer(
-    worker: Worker, request: Request, lock_ms: int, results: dict[Ident, Acknowledged]
+    worker: ShareNeeds, request: Request, lock_ms: int, results: dict[Ident, Acknowledged]
 ) -> bytes:
     leaders = Leaders(worker, request)
     by_topic: dict[bytes, list[bytes]] = {}

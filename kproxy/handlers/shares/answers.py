@@ -5,10 +5,11 @@ from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import LEADER_EPOCH
+from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.shares.acknowledging import Said
 from kproxy.shares.sessions import Ident
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _MEMBER_ID_MAX = 36
 
@@ -40,7 +41,7 @@ def said_of(partition: Any) -> list[Said]:
 class Leaders:
     """The leaders of the partitions that another worker has: gathered for one answer."""
 
-    def __init__(self, worker: Worker, request: Request) -> None:
+    def __init__(self, worker: ShareNeeds, request: Request) -> None:
         self._worker = worker
         self._cluster = worker.cluster.seen_by(request.peer.listener)
         self._named: set[int] = set()

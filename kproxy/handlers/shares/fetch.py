@@ -10,6 +10,7 @@ import anyio
 from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
 from kproxy.handlers.common.by_time import offset_by_time
+from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import need_group, reader_of
 from kproxy.handlers.shares.answers import Leaders, check_member, said_of, topic_id_of
 from kproxy.metadata.group_settings import GroupSettings
@@ -23,12 +24,12 @@ from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
 from kproxy.shares.sessions import FINAL_EPOCH, FIRST_EPOCH, Ident, ShareSession
 from kproxy.virtual.commands.shares import SetShares, ShareAction, ShareChange
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
 
 
-async def handle(worker: Worker, request: Request) -> StreamedResponse:
+async def handle(worker: ShareNeeds, request: Request) -> StreamedResponse:
     """Return a whole response frame."""
     try:
         need_group(request, Op.READ, request.body.group_id)
@@ -67,7 +68,7 @@ async def handle(worker: Worker, request: Request) -> StreamedResponse:
         raise
 
 
-async def _wait_as_asked(worker: Worker, request: Request) -> None:
+async def _wait_as_asked(worker: ShareNeeds, request: Request) -> None:
     """Wait without a session to wait for records with: else its client would ask all the time."""
     signal, left = request.next_request, anyio.Event()
     if not signal.arrived:
@@ -76,7 +77,7 @@ async def _wait_as_asked(worker: Worker, request: Request) -> None:
 
 
 async def _found(
-    worker: Worker, request: Request, session: ShareSession, acknowledging: Acknowledging,
+    worker: ShareNeeds, request: Request, session: ShareSession, acknowledging: Acknowledging,
     pins: Pins,
 ) -> tuple[list[Found], GroupSettings]:  # fmt: skip
     """Return what there is for the member, and its group's settings by then."""
@@ -107,7 +108,7 @@ async def _found(
 
 
 async def _session(
-    worker: Worker, request: Request
+    worker: ShareNeeds, request: Request
 ) -> tuple[ShareSession, list[tuple[Ident, list[Said]]]]:
     """Return the session as the request makes it, and its acknowledgements. Raise KafkaError."""
     body, sessions = request.body, worker.share_sessions
@@ -160,7 +161,7 @@ def _check(request: Request) -> None:
         raise KafkaError(Code.INVALID_REQUEST, "Unknown share acquire mode.")
 
 
-def _max_bytes(worker: Worker, request: Request) -> int:
+def _max_bytes(worker: ShareNeeds, request: Request) -> int:
     size = min(request.body.max_bytes, worker.config.fetch_bytes_max)
     if worker.quotas.active:
         most = worker.quotas.consumes_at_most(request.peer, request.header.client_id)
@@ -168,7 +169,7 @@ def _max_bytes(worker: Worker, request: Request) -> int:
     return int(size)
 
 
-def _limits(worker: Worker, request: Request, *, wait: bool) -> ShareLimits:
+def _limits(worker: ShareNeeds, request: Request, *, wait: bool) -> ShareLimits:
     body = request.body
     return ShareLimits(
         min_bytes=body.min_bytes,
@@ -180,7 +181,7 @@ def _limits(worker: Worker, request: Request, *, wait: bool) -> ShareLimits:
     )
 
 
-async def _resolve(worker: Worker, request: Request, session: ShareSession) -> None:
+async def _resolve(worker: ShareNeeds, request: Request, session: ShareSession) -> None:
     """Look for the first record of share partitions that begin at a time, and log which it is."""
     for followed in list(session.dirty):
         if followed.share is None:
@@ -202,7 +203,7 @@ async def _resolve(worker: Worker, request: Request, session: ShareSession) -> N
 
 
 async def _answer(
-    worker: Worker, request: Request, lock_ms: int, found: list[Found],
+    worker: ShareNeeds, request: Request, lock_ms: int, found: list[Found],
     results: dict[Ident, Acknowledged], pins: Pins,
 ) -> StreamedResponse:  # fmt: skip
     leaders = Leaders(worker, request)
@@ -243,7 +244,7 @@ async def _answer(
 
 
 def _framed(
-    request: Request, pieces: list[bytes | Stored], pins: Pins, worker: Worker
+    request: Request, pieces: list[bytes | Stored], pins: Pins, worker: ShareNeeds
 ) -> StreamedResponse:
     size = 0
     for piece in pieces:

@@ -11,10 +11,10 @@ from uuid import UUID
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.requests import share_offsets
 from kproxy.groups.requests.share_offsets import NewStart
-from kproxy.handlers.common.group_coordinators import coordinator_of
+from kproxy.handlers.common.group_coordinators import check_share_level, coordinator_of
+from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import forbidden, need_group
-from kproxy.handlers.common.refusals import said
-from kproxy.handlers.shares.groups import check_level
+from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op, Resource
@@ -23,7 +23,7 @@ from kproxy.virtual.commands.shares import SET_MAX, LookAtShares
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 _AT_ONCE = 200  # groups that are asked about at once: each waits for its shards' logs
@@ -40,17 +40,14 @@ Slots = dict[PartitionKey, tuple[Queue, dict[str, Any]]]
 # -- describing
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeShareGroupOffsetsResponse: starts and lags of share partitions."""
     groups = []
     looks: list[tuple[str, Slots]] = []
     for asked in request.body.groups:
-        answer: dict[str, Any] = {
-            "group_id": asked.group_id, "topics": [], "error_code": Code.NONE,
-            "error_message": None,
-        }  # fmt: skip
+        answer: dict[str, Any] = {"group_id": asked.group_id, "topics": [], **NO_ERROR}
         try:
-            check_level(worker)
+            check_share_level(worker)
             need_group(request, Op.DESCRIBE, asked.group_id)
             if not asked.group_id and asked.topics is not None:
                 raise KafkaError(Code.UNKNOWN_SERVER_ERROR, _UNKNOWN_ERROR)
@@ -59,7 +56,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
                 answer["topics"], slots = await _stands(worker, request, asked)
                 looks.append((asked.group_id, slots))
         except KafkaError as error:
-            answer |= {"error_code": error.code, "error_message": error.message}
+            answer |= error_fields(error)
         groups.append(answer)
         if len(looks) == _AT_ONCE:
             await look(worker, looks)
@@ -70,7 +67,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _stands(
-    worker: Worker, request: Request, asked: Any
+    worker: ShareNeeds, request: Request, asked: Any
 ) -> tuple[list[dict[str, Any]], Slots]:
     """Return the part of an answer for a group, and what of it the shards have yet to say."""
     if asked.topics is not None:
@@ -89,15 +86,11 @@ async def _stands(
             continue
         parts: list[dict[str, Any]] = []
         for index in indices:
-            part: dict[str, Any] = {
-                "partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
-                "error_code": Code.NONE, "error_message": None,
-            }  # fmt: skip
+            part: dict[str, Any] = {"partition_index": index, **_UNKNOWN_STAND, **NO_ERROR}
             if queue is not None and 0 <= index < queue.partitions:
                 slots[queue.queue_id, index] = queue, part
             elif queue is not None:
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                part |= {"error_code": code, "error_message": _NOT_HOSTED}
+                part |= said(Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HOSTED)
             parts.append(part)
             await request.budget.step(_PART_BYTES)
         topics.append({"topic_name": name, "topic_id": _id_of(queue), "partitions": parts})
@@ -121,7 +114,7 @@ def _id_of(queue: Queue | None) -> UUID:
     return ZERO_UUID if queue is None else UUID(bytes=bytes(queue.queue_id))
 
 
-async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[str, range]]:
+async def _all(worker: ShareNeeds, request: Request, group_id: str) -> list[tuple[str, range]]:
     """Return all queues that a group has share partitions of, with their partitions."""
     coordinator = coordinator_of(worker, group_id)
     found: list[tuple[str, range]] = []
@@ -133,7 +126,7 @@ async def _all(worker: Worker, request: Request, group_id: str) -> list[tuple[st
     return sorted(found, key=lambda one: one[0])
 
 
-async def look(worker: Worker, looks: Iterable[tuple[str, Slots]]) -> None:
+async def look(worker: ShareNeeds, looks: Iterable[tuple[str, Slots]]) -> None:
     """Note in parts of an answer what the shards say of them, all groups at once."""
     shards = worker.routes.shards
     lots: list[tuple[Slots, list[PartitionKey]]] = []
@@ -159,13 +152,13 @@ async def look(worker: Worker, looks: Iterable[tuple[str, Slots]]) -> None:
 # -- changing
 
 
-async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def alter(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     starts: list[NewStart] = []
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.READ, body.group_id)
         if not body.group_id:
             raise KafkaError(Code.INVALID_GROUP_ID, _INVALID_GROUP)
@@ -181,10 +174,9 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
             parts = []
             for asked in topic.partitions:
                 index = asked.partition_index
-                part = {"partition_index": index, "error_code": Code.NONE, "error_message": None}
+                part = {"partition_index": index, **NO_ERROR}
                 if queue is None or not 0 <= index < queue.partitions:
-                    code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                    part |= {"error_code": code, "error_message": _NOT_HOSTED}
+                    part |= said(Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HOSTED)
                 else:
                     starts.append(NewStart(queue, index, asked.start_offset))
                 parts.append(part)
@@ -194,16 +186,16 @@ async def alter(worker: Worker, request: Request) -> Mapping[str, Any]:
             await request.budget.step(_PART_BYTES)
         await share_offsets.reset(coordinator, body.group_id, starts)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
-    return {"error_code": Code.NONE, "error_message": None, "responses": topics}
+        return error_fields(error) | {"responses": ()}
+    return {**NO_ERROR, "responses": topics}
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteShareGroupOffsetsResponse; answered when it is durable."""
     body = request.body
     topics = []
     try:
-        check_level(worker)
+        check_share_level(worker)
         need_group(request, Op.DELETE, body.group_id)
         barred = await forbidden(request, Op.READ, (one.topic_name for one in body.topics))
         if not body.group_id:
@@ -220,19 +212,16 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         queues = [queue for _, queue in named if queue is not None]
         dropped = await share_offsets.forget(coordinator, body.group_id, queues)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "responses": ()}
+        return error_fields(error) | {"responses": ()}
     for name in sorted(barred):
         fault = said(Code.TOPIC_AUTHORIZATION_FAILED)
         topics.append({"topic_name": name, "topic_id": ZERO_UUID, **fault})
     for name, queue in named:
-        answer = {"topic_name": name, "topic_id": _id_of(queue), "error_code": Code.NONE,
-                  "error_message": None}  # fmt: skip
+        answer = {"topic_name": name, "topic_id": _id_of(queue), **NO_ERROR}
         if queue is None or queue.queue_id not in dropped:
-            answer |= {
-                "topic_id": ZERO_UUID,
-                "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION,
-                "error_message": _NOT_HOSTED if queue is None else _NOTHING_TO_DELETE,
-            }
+            message = _NOT_HOSTED if queue is None else _NOTHING_TO_DELETE
+            fault = said(Code.UNKNOWN_TOPIC_OR_PARTITION, message)
+            answer |= {"topic_id": ZERO_UUID, **fault}
         topics.append(answer)
         await request.budget.step(_PART_BYTES)
-    return {"error_code": Code.NONE, "error_message": None, "responses": topics}
+    return {**NO_ERROR, "responses": topics}

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import cluster_operations, forbidden, topic_operations
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import absent
@@ -16,7 +17,7 @@ from kproxy.virtual.commands.envelope import NO_QUEUE
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 # Everything, as Kafka answers without an authorizer: a bit for each AclOperation that applies.
 TOPIC_OPERATIONS = 0b1101_1111_1000
@@ -25,7 +26,7 @@ _QUEUES_AT_ONCE = 100
 _CREATED_AT_ONCE = 1000  # behind them others' requests go in line
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: TopicNeeds, request: Request) -> bytes:
     """Return a MetadataResponse body. New queues are answered only when they can be written to."""
     body, version = request.body, request.version
     asked = getattr(body, "include_topic_authorized_operations", False)
@@ -48,7 +49,7 @@ async def handle(worker: Worker, request: Request) -> bytes:
     )
 
 
-def _topic(worker: Worker, request: Request, queue: Queue, operations: int) -> bytes:
+def _topic(worker: TopicNeeds, request: Request, queue: Queue, operations: int) -> bytes:
     leaders = worker.cluster.leaders(queue.name, queue.partitions)
     if operations != UNKNOWN_OPERATIONS and not request.permits.all:
         operations = topic_operations(request, queue.name)
@@ -57,7 +58,7 @@ def _topic(worker: Worker, request: Request, queue: Queue, operations: int) -> b
     )
 
 
-async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[bytes], int]:
+async def _all(worker: TopicNeeds, request: Request, operations: int) -> tuple[list[bytes], int]:
     """Return every queue, in pieces of many, and how many."""
     pieces, topic_count = [], 0
     queues, step = worker.catalogue.all(), request.budget.step
@@ -75,7 +76,7 @@ async def _all(worker: Worker, request: Request, operations: int) -> tuple[list[
     return pieces, topic_count
 
 
-async def _some(worker: Worker, request: Request, topics: Any, operations: int) -> list[bytes]:
+async def _some(worker: TopicNeeds, request: Request, topics: Any, operations: int) -> list[bytes]:
     """Return the named topics, each once."""
     version, step = request.version, request.budget.step
     asked = await request.budget.count(
@@ -95,7 +96,7 @@ async def _some(worker: Worker, request: Request, topics: Any, operations: int) 
 
 
 async def _makeable(
-    worker: Worker, request: Request, names: list[str], denied: set[str]
+    worker: TopicNeeds, request: Request, names: list[str], denied: set[str]
 ) -> list[str]:
     """Return the topics that are there or may be made; add the others to `denied`."""
     find, may_create, kept = worker.catalogue.find, request.permits.may_create, []
@@ -105,12 +106,11 @@ async def _makeable(
                 kept.append(name)
             else:
                 denied.add(name)
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     return kept
 
 
-async def _create_missing(worker: Worker, request: Request, names: list[str]) -> None:
+async def _create_missing(worker: TopicNeeds, request: Request, names: list[str]) -> None:
     """Make those that are not there. One that a quota refuses is missing, and not waited for."""
     waiting: dict[str, Ticket] = {}
     mutations, partitions = worker.mutations(request), worker.config.partitions_default
@@ -127,8 +127,8 @@ async def _create_missing(worker: Worker, request: Request, names: list[str]) ->
 
 
 def _one(
-    worker: Worker, request: Request, name: str | None, topic_id: UUID | None, operations: int,
-    denied: set[str],
+    worker: TopicNeeds, request: Request, name: str | None, topic_id: UUID | None,
+    operations: int, denied: set[str],
 ) -> bytes:  # fmt: skip
     version = request.version
     if name is None or (topic_id is not None and any(topic_id.bytes)):
@@ -149,7 +149,7 @@ def _one(
     return metadata_topic(version, absent(name)[0], name, NO_QUEUE, (), operations)
 
 
-async def describe_cluster(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe_cluster(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeClusterResponse (KIP-700)."""
     body = request.body
     cluster = worker.cluster.seen_by(request.peer.listener)

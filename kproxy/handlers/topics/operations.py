@@ -11,6 +11,8 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
+from kproxy.handlers.common.items import Refusing
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import denied
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kproxy.security.acls import Op
@@ -22,7 +24,7 @@ from kproxy.virtual.rows.producers import ProducerState
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, TRANSACTIONAL_PRODUCERS
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _PARTITIONS_MAX = 100_000  # in one answer
 _ROWS_AT_ONCE = 500
@@ -31,7 +33,7 @@ _RESOURCES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _QUORUM_TOPIC = "__cluster_metadata"
 
 
-async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def log_dirs(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeLogDirsResponse: bytes of live records, of what this worker serves."""
     topics = request.body.topics
     found: dict[str, list[dict[str, Any]]] = {}
@@ -61,7 +63,7 @@ async def log_dirs(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "results": [directory]}
 
 
-def directory_name(worker: Worker) -> str:
+def directory_name(worker: TopicNeeds) -> str:
     """Return the directory's name without its place, which is nobody's business."""
     return worker.config.data_dir.absolute().name
 
@@ -69,7 +71,7 @@ def directory_name(worker: Worker) -> str:
 _Found = tuple[str, int, Shard, tuple[Any, int]]
 
 
-async def _all(worker: Worker) -> AsyncIterator[_Found]:
+async def _all(worker: TopicNeeds) -> AsyncIterator[_Found]:
     for shard in worker.routes.all():
         start, end = RowKind.PARTITION.range()
         while shard.serving and (found := list(islice(shard.kv.scan(start, end), _ROWS_AT_ONCE))):
@@ -83,7 +85,7 @@ async def _all(worker: Worker) -> AsyncIterator[_Found]:
                     yield queue.name, partition[1], shard, partition
 
 
-async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
+async def _named(worker: TopicNeeds, budget: ResponseBudget, topics: Any) -> AsyncIterator[_Found]:
     """Yield each once, however often it is named."""
     seen = set()
     for topic in topics:
@@ -100,7 +102,7 @@ async def _named(worker: Worker, budget: ResponseBudget, topics: Any) -> AsyncIt
             yield queue.name, index, shard, key
 
 
-async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def producers(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeProducersResponse: the idempotent producers that a partition remembers."""
     topics = []
     for topic in request.body.topics:
@@ -110,12 +112,10 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
         for index in topic.partition_indexes:
             part: dict[str, Any] = {"partition_index": index, "error_message": None}
             part["active_producers"] = ()
-            try:
+            with Refusing(part):
                 if not readable:
                     raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
                 part |= await _producers(worker, request.budget, topic.name, index)
-            except KafkaError as error:
-                part |= {"error_code": error.code, "error_message": error.message}
             parts.append(part)
             await request.budget.step(_PART_BYTES)
         topics.append({"name": topic.name, "partitions": parts})
@@ -123,7 +123,7 @@ async def producers(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _producers(
-    worker: Worker, budget: ResponseBudget, name: str, index: int
+    worker: TopicNeeds, budget: ResponseBudget, name: str, index: int
 ) -> dict[str, Any]:
     """Return a partition's producers, maybe 100,000s: one used meanwhile is told of once."""
     _, key, shard = worker.partition(name, index)
@@ -162,7 +162,7 @@ def _producer(
     }
 
 
-async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def quorum(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeQuorumResponse: the controller as a quorum of its own."""
     cluster = worker.cluster.seen_by(request.peer.listener)
     leader = cluster.controller_id
@@ -205,7 +205,7 @@ async def quorum(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": Code.NONE, "error_message": None, "topics": topics, "nodes": nodes}
 
 
-async def config_resources(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def config_resources(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a ListConfigResourcesResponse: queues, brokers, and groups that have settings."""
     wanted = set(getattr(request.body, "resource_types", ()))
     if request.version and not wanted:

@@ -10,14 +10,16 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of
+from kproxy.handlers.common.items import Refusing
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.topics.operations import directory_name
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _PART_BYTES = 600  # about what one takes until it is encoded
 _ELECTIONS = (0, 1)  # preferred, unclean
 
 
-async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def elect_leaders(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return an ElectLeadersResponse: the leader is always the preferred one."""
     results, is_kind = [], getattr(request.body, "election_type", 0) in _ELECTIONS
     asked = request.body.topic_partitions or ()
@@ -37,7 +39,7 @@ async def elect_leaders(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"error_code": code, "replica_election_results": results}
 
 
-async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def reassign(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterPartitionReassignmentsResponse."""
     nodes = {broker.node_id for broker in worker.cluster.brokers}
     responses = []
@@ -53,10 +55,8 @@ async def reassign(worker: Worker, request: Request) -> Mapping[str, Any]:
                 "error_code": Code.NONE,
                 "error_message": None,
             }
-            try:
+            with Refusing(answer):
                 _reassign(leaders, part.partition_index, part.replicas, nodes)
-            except KafkaError as error:
-                answer |= {"error_code": error.code, "error_message": error.message}
             parts.append(answer)
             await request.budget.step(_PART_BYTES)
         responses.append({"name": topic.name, "partitions": parts})
@@ -86,12 +86,12 @@ def _reassign(
         )
 
 
-async def reassignments(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def reassignments(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a ListPartitionReassignmentsResponse: there never are any."""
     return {"error_code": Code.NONE, "error_message": None, "topics": ()}
 
 
-async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def move_directories(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AlterReplicaLogDirsResponse: there is one directory, and all is in it."""
     here = directory_name(worker)
     results: dict[str, list[dict[str, Any]]] = {}
@@ -109,7 +109,7 @@ async def move_directories(worker: Worker, request: Request) -> Mapping[str, Any
     return {"results": [{"topic_name": n, "partitions": p} for n, p in results.items()]}
 
 
-def _there(worker: Worker, name: str, index: int) -> Code:
+def _there(worker: TopicNeeds, name: str, index: int) -> Code:
     try:
         worker.partition(name, index)
     except KafkaError as error:
@@ -118,7 +118,7 @@ def _there(worker: Worker, name: str, index: int) -> Code:
     return Code.NONE
 
 
-async def unregister(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def unregister(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return an UnregisterBrokerResponse: a worker leaves by being stopped, and is forgotten."""
     node = request.body.broker_id
     if node in {broker.node_id for broker in worker.cluster.brokers}:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from heapq import merge
 
 from kproxy.common.errors import Code
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import topic_operations
 from kproxy.handlers.topics.metadata import TOPIC_OPERATIONS
 from kproxy.loop.pace import slices
@@ -13,13 +14,13 @@ from kproxy.protocol.responses import described_body, described_topic
 from kproxy.security.acls import Op, Resource
 from kproxy.virtual.commands.envelope import NO_QUEUE
 from kproxy.virtual.rows.queues import Queue
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _SORTED_AT_ONCE = 2000
 _PAGE_MAX = 2000  # Kafka's max.request.partition.size.limit
 
 
-async def handle(worker: Worker, request: Request) -> bytes:
+async def handle(worker: TopicNeeds, request: Request) -> bytes:
     """Return a DescribeTopicPartitionsResponse body, with a cursor if there is more."""
     body = request.body
     left = max(1, min(body.response_partition_limit, _PAGE_MAX))
@@ -65,7 +66,9 @@ async def handle(worker: Worker, request: Request) -> bytes:
     return described_body(topics, None)
 
 
-def _asked(worker: Worker, runs: list[list[str]], first: str) -> Iterator[tuple[str, Queue | None]]:
+def _asked(
+    worker: TopicNeeds, runs: list[list[str]], first: str
+) -> Iterator[tuple[str, Queue | None]]:
     """Yield queues by name from the first on: the named ones, in sorted runs, or all."""
     if runs:
         for run in runs:

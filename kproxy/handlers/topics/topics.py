@@ -1,6 +1,6 @@
-"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37).
 
-Rules, codes and messages follow Kafka's `ReplicationControlManager` and `ReplicaManager`.
+Rules, codes and messages follow Kafka's `ReplicationControlManager`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,6 +9,8 @@ from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.items import Asked, Refusing, settle
+from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import denied, forbidden
 from kproxy.handlers.common.refusals import TEXTS
 from kproxy.handlers.common.route_checks import check_routes, signed
@@ -20,25 +22,21 @@ from kproxy.protocol.codec import ZERO_UUID
 from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.quotas import Mutations
-from kproxy.shard.appends import Appends, outcomes_of
-from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue
-from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 # The most of one append; others' requests go between.
 _DELETED_AT_ONCE = 500
 _PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
 _TOO_MANY = "Excessively large number of partitions per request."
-_TOPIC_BYTES, _CREATED_BYTES, _PART_BYTES = 600, 2500, 500  # about, until they are encoded
+_TOPIC_BYTES, _CREATED_BYTES = 600, 2500  # about, until they are encoded
 _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT = 1, 5
 
 
-async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def create(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreateTopicsResponse; a queue answered without error can be used at once."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
@@ -102,15 +100,14 @@ def _refuse_repeated(name: str, named: dict[str, int]) -> None:
         raise KafkaError(Code.INVALID_REQUEST, "the request names this queue twice")
 
 
-async def _ask_for_too_many(worker: Worker, request: Request, named: dict[str, int]) -> bool:
+async def _ask_for_too_many(worker: TopicNeeds, request: Request, named: dict[str, int]) -> bool:
     """Return whether a CreateTopics asks for too many partitions, as Kafka counts them."""
     default, asked = worker.config.partitions_default, 0
     for topic in request.body.topics:
         if named[topic.name] == 1:
             partitions = default if topic.num_partitions == -1 else max(0, topic.num_partitions)
             asked += len(topic.assignments) or partitions
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     return asked > _PARTITIONS_AT_ONCE
 
 
@@ -118,7 +115,7 @@ def _exists(name: str) -> str:
     return f"Topic '{name}' already exists."
 
 
-def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
+def _checked(worker: TopicNeeds, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
     """Return (partition count, configs) of a sound creation. Raise KafkaError."""
     fault = name_fault(topic.name)
     if fault:
@@ -144,7 +141,7 @@ def _checked(worker: Worker, request: Request, topic: Any) -> tuple[int, dict[st
         )
     kept = queue_settings.check(queue_settings.given(topic.configs))
     queue_settings.check_together(kept, worker.level)
-    worker.check_kept(kept, kept)
+    worker.batch_limits.check(kept, kept)
     check_routes(worker, request.permits, topic.name, partitions, kept)
     return partitions, signed(worker, request, {}, kept)
 
@@ -169,7 +166,7 @@ def _assigned(topic: Any, nodes: set[int]) -> int:
 class _Created:
     """The answers for queues that were made; those that are made alike share their settings."""
 
-    def __init__(self, worker: Worker, request: Request) -> None:
+    def __init__(self, worker: TopicNeeds, request: Request) -> None:
         self._worker = worker
         self._sees = request.permits.sees
         self._kept: dict[str, str] = {}
@@ -204,7 +201,7 @@ class _Created:
         given, default = _CONFIG_SOURCE_TOPIC, _CONFIG_SOURCE_DEFAULT
         return TopicConfigs(
             (name, kept[name], given) if name in kept
-            else (name, self._worker.default(setting), default)
+            else (name, self._worker.batch_limits.default(setting), default)
             for name, setting in SETTINGS.items()
         )  # fmt: skip
 
@@ -220,7 +217,7 @@ def _not_created(name: str, error: KafkaError) -> dict[str, Any]:
     }
 
 
-async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DeleteTopicsResponse; the queue is gone for everyone when this is answered."""
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
@@ -251,27 +248,21 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
         answer["error_code"] = code
         if queue is not None:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
-            try:
+            with Refusing(answer):
                 _count(mutations, queue.partitions)
                 doomed.append((answer, queue))
-            except KafkaError as error:
-                answer |= {"error_code": error.code, "error_message": error.message}
         answers.append(answer)
     request.throttle(mutations.wait_s)
     for some in slices(doomed, _DELETED_AT_ONCE):
-        outcomes = await outcomes_of(
-            [
-                worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope())
-                for _, queue in some
-            ]
-        )
-        for (answer, _), outcome in zip(some, outcomes, strict=True):
-            answer["error_code"] = _moved(outcome.code_by_name)
-            answer["error_message"] = outcome.message
+        going = [
+            (answer, worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope()))
+            for answer, queue in some
+        ]
+        await settle(going, request.budget, _moved)
     return {"responses": answers}
 
 
-def _named(worker: Worker, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
+def _named(worker: TopicNeeds, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:
     """Give the names of queues; None of one that is not known by its id."""
     for name, topic_id in named:
         queue = None if name else worker.catalogue.find_id(QueueId(topic_id.bytes))
@@ -294,7 +285,7 @@ def _may_delete(request: Request, name: str, there: bool) -> bool:
     return permits.topic(Op.DELETE if there else Op.DESCRIBE, name)
 
 
-def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
+def _wanted(worker: TopicNeeds, name: str | None, topic_id: UUID) -> tuple[Queue | None, Code]:
     if topic_id != ZERO_UUID:
         if name is not None:
             return None, Code.INVALID_REQUEST
@@ -306,18 +297,16 @@ def _wanted(worker: Worker, name: str | None, topic_id: UUID) -> tuple[Queue | N
     return queue, Code.NONE if queue else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def create_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def create_partitions(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     """Return a CreatePartitionsResponse."""
     body, step = request.body, request.budget.step
     named = await request.budget.count(topic.name for topic in body.topics)
     last = {}
     for topic in body.topics:
         last[topic.name] = topic
-        if request.budget.due:
-            await request.budget.rest()
+        await request.budget.step()
     results = []
-    tickets = []
-    growing = []
+    growing: Asked = []
     added = 0
     await hear_of(worker, last, request.budget)
     mutations = worker.mutations(request, strict_from=3)
@@ -325,7 +314,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
         results.append(result)
-        try:
+        with Refusing(result):
             _refuse_repeated(topic.name, named)
             if not request.permits.topic(Op.ALTER, topic.name):
                 raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
@@ -334,21 +323,15 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
             if added > _PARTITIONS_AT_ONCE:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
             _count(mutations, topic.count - queue.partitions)
-        except KafkaError as error:
-            result |= {"error_code": error.code, "error_message": error.message}
-            continue
-        if not body.validate_only:
-            growing.append(result)
-            grow = GrowQueue(queue.queue_id, topic.count).envelope()
-            tickets.append(worker.routes.submit(queue.name, grow))
+            if not body.validate_only:
+                grow = GrowQueue(queue.queue_id, topic.count).envelope()
+                growing.append((result, worker.routes.submit(queue.name, grow)))
     request.throttle(mutations.wait_s)
-    for result, outcome in zip(growing, await outcomes_of(tickets), strict=True):
-        result["error_code"] = _moved(outcome.code_by_name)
-        result["error_message"] = outcome.message
+    await settle(growing, request.budget, _moved)
     return {"results": results}
 
 
-def _growable(worker: Worker, topic: Any) -> Queue:
+def _growable(worker: TopicNeeds, topic: Any) -> Queue:
     queue = worker.catalogue.find(topic.name)
     if queue is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -375,53 +358,3 @@ def _growable(worker: Worker, topic: Any) -> Queue:
                 "each new partition needs one of this cluster's nodes",
             )
     return queue
-
-
-async def delete_records(worker: Worker, request: Request) -> Mapping[str, Any]:
-    """Return a DeleteRecordsResponse: log starts moved by logged TRIMs; -1 means all there is."""
-    step = request.budget.step
-    wanted: dict[str, dict[int, int]] = {}
-    for topic in request.body.topics:
-        await step(_TOPIC_BYTES)
-        offsets = wanted.setdefault(topic.name, {})
-        for part in topic.partitions:
-            offsets[part.partition_index] = part.offset  # the last one of a partition, as in Kafka
-            await step()
-    topics = []
-    trimmed: list[dict[str, Any]] = []
-    trims = Appends()
-    for name, offsets in wanted.items():
-        await step()
-        parts = []
-        deletable = request.permits.topic(Op.DELETE, name)
-        for index, offset in offsets.items():
-            result: dict[str, Any] = {"partition_index": index, "low_watermark": -1}
-            parts.append(result)
-            try:
-                if not deletable:
-                    raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
-                trims.add(*_trim(worker, name, index, offset))
-                trimmed.append(result)
-            except KafkaError as error:
-                result["error_code"] = error.code
-            await step(_PART_BYTES)
-        topics.append({"name": name, "partitions": parts})
-    trims.send()
-    for result, outcome in zip(trimmed, await trims.outcomes(), strict=True):
-        result |= {"error_code": outcome.code_by_name, "low_watermark": outcome.number}
-        await step()
-    return {"topics": topics}
-
-
-def _trim(worker: Worker, name: str, index: int, offset: int) -> tuple[Shard, Envelope]:
-    """Return a TRIM and its shard. Raise KafkaError."""
-    queue = worker.catalogue.find(name)
-    if queue is None or not 0 <= index < queue.partitions:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    if offset < -1:
-        raise KafkaError(Code.OFFSET_OUT_OF_RANGE)
-    policies = queue_settings.effective("cleanup.policy", queue.configs)
-    if "compact" in policies and "delete" not in policies:
-        raise KafkaError(Code.POLICY_VIOLATION)
-    trim = Trim(queue.queue_id, index, offset).envelope()
-    return worker.shard(queue.name, index), trim

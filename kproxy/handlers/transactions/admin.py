@@ -13,6 +13,7 @@ from anyio import move_on_after
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.regex import compiled
+from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.handlers.common.permitted import need_transaction
 from kproxy.handlers.transactions.transactions import coordinator_of
 from kproxy.loop.pace import scanned
@@ -30,25 +31,19 @@ from kproxy.virtual.rows.transactions import (
     Transaction,
     TransactionState,
 )
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
-_STATES = {
-    TransactionState.EMPTY: "Empty",
-    TransactionState.ONGOING: "Ongoing",
-    TransactionState.PREPARE_COMMIT: "PrepareCommit",
-    TransactionState.PREPARE_ABORT: "PrepareAbort",
-    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
-    TransactionState.COMPLETE_ABORT: "CompleteAbort",
-}
+_STATES = {state: state.name.title().replace("_", "") for state in TransactionState}
 _KNOWN_STATES = {*_STATES.values(), "Dead", "PrepareEpochFence"}
 _GROUPS_TOPIC = "__consumer_offsets"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_WAIT_S = 2.0
 _ITEM_BYTES = 500
 _LISTED_MAX = 100_000
+_REFUSED: dict[str, Any] = {"unknown_state_filters": (), "transaction_states": ()}
 
 
-async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def describe(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return a DescribeTransactionsResponse."""
     found = []
     for name in request.body.transactional_ids:
@@ -88,7 +83,7 @@ async def describe(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _topics(
-    worker: Worker, request: Request, scan: Any, row: Transaction
+    worker: TransactionNeeds, request: Request, scan: Any, row: Transaction
 ) -> list[dict[str, Any]]:
     """Return the partitions of a transaction that is open or ending; groups as Kafka keeps them."""
     topics: dict[str, dict[int, None]] = {}
@@ -105,14 +100,14 @@ async def _topics(
     return [{"topic": name, "partitions": list(some)} for name, some in topics.items()]
 
 
-def _named(worker: Worker, participant: Participant) -> tuple[str | None, int]:
+def _named(worker: TransactionNeeds, participant: Participant) -> tuple[str | None, int]:
     if participant.key is None:
         return _GROUPS_TOPIC, participant.shard
     queue = worker.catalogue.find_id(participant.key[0])
     return None if queue is None else queue.name, participant.key[1]
 
 
-async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def list_all(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return a ListTransactionsResponse: the transactions that this worker coordinates."""
     body = request.body
     states = set(body.state_filters)
@@ -122,7 +117,7 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
     try:
         regex = compiled(pattern) if pattern else None
     except KafkaError as error:
-        return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
+        return _REFUSED | {"error_code": error.code}
     producer_ids = set(body.producer_id_filters)
     age_ms = getattr(body, "duration_filter", -1)
     now_ms = worker.now_ms()
@@ -149,30 +144,23 @@ async def list_all(worker: Worker, request: Request) -> Mapping[str, Any]:
             found.append(one)
             await request.budget.step(_ITEM_BYTES)
             if len(found) > _LISTED_MAX:  # name some: by state, age, producer or pattern
-                return {
-                    "error_code": Code.INVALID_REQUEST,
-                    "unknown_state_filters": (),
-                    "transaction_states": (),
-                }
+                return _REFUSED | {"error_code": Code.INVALID_REQUEST}
     return answer | {"transaction_states": found}
 
 
-async def _rows(worker: Worker) -> AsyncGenerator[tuple[str, Transaction], None]:
+async def _rows(worker: TransactionNeeds) -> AsyncGenerator[tuple[str, Transaction], None]:
     for shard in worker.routes.all():
         async with aclosing(scanned(shard.kv.scan, *RowKind.TRANSACTION.range())) as lots:
             async for some in lots:
                 for key, data in some:
                     if not shard.serving:
                         return
-                    yield (
-                        TRANSACTIONS.parts(key)[0],
-                        TRANSACTIONS.decode(data),
-                    )
+                    yield TRANSACTIONS.parts(key)[0], TRANSACTIONS.decode(data)
                 if not shard.serving:
                     return
 
 
-async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def write_markers(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return a WriteTxnMarkersResponse: an abort ends all of a transaction, a commit is refused."""
     markers = []
     for marker in request.body.markers:
@@ -190,7 +178,7 @@ async def write_markers(worker: Worker, request: Request) -> Mapping[str, Any]:
     return {"markers": markers}
 
 
-async def _abort(worker: Worker, marker: Any, name: str, index: int) -> Code:
+async def _abort(worker: TransactionNeeds, marker: Any, name: str, index: int) -> Code:
     """Have the coordinator abort what a producer has open in a partition.
 
     Its shard is known by the producer id. If the coordinator knows of no such transaction, it

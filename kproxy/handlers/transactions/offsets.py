@@ -10,63 +10,32 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.handlers.common import enlisting
+from kproxy.handlers.common.committing import Wanted, lots, note, sort_out
 from kproxy.handlers.common.group_coordinators import coordinator_of
-from kproxy.loop.pace import slices
-from kproxy.metadata.queue_settings import settings_of
+from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _ENLISTS_FROM = 5
 _ABORTABLE_SAID = 4
-_AT_ONCE = 500  # offsets in one envelope: it is applied in one turn
-_PART_BYTES = 600
 _RETRIED = (
     Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT, Code.KAFKA_STORAGE_ERROR,
     Code.COORDINATOR_NOT_AVAILABLE,
 )  # fmt: skip
 
-_Answer = dict[str, Any]
 
-
-async def commit(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def commit(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return a TxnOffsetCommitResponse; answered when the offsets wait in the log."""
-    body = request.body
-    topics: list[_Answer] = []
-    wanted: list[tuple[_Answer, OffsetCommit]] = []
     fault, shard = _forbidden(request), None
     if not fault:
         fault, shard = await _group_fault(worker, request)
-    for topic in body.topics:
-        await request.budget.step(_PART_BYTES)
-        queue = worker.catalogue.find(topic.name)
-        deny = queue is not None and settings_of(queue.configs).rewind_denied
-        barred = not fault and not request.permits.topic(Op.READ, topic.name)
-        said = Code.TOPIC_AUTHORIZATION_FAILED if barred else fault
-        parts: list[_Answer] = []
-        for part in topic.partitions:
-            await request.budget.step(_PART_BYTES)
-            index, metadata = part.partition_index, part.committed_metadata or ""
-            answer: _Answer = {"partition_index": index, "error_code": said}
-            parts.append(answer)
-            if said:
-                continue
-            if queue is None or not 0 <= index < queue.partitions:
-                answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > worker.config.offset_metadata_bytes_max:
-                answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
-            else:
-                epoch = getattr(part, "committed_leader_epoch", -1)
-                offset = part.committed_offset
-                wanted.append(
-                    (answer, OffsetCommit(queue.queue_id, index, offset, epoch, metadata, deny))
-                )
-        topics.append({"name": topic.name, "partitions": parts})
+    topics, wanted = await sort_out(worker, request, fault)
     if wanted and shard is not None:
         await _append(worker, request, shard, wanted)
     return {"topics": topics}
@@ -81,7 +50,7 @@ def _forbidden(request: Request) -> Code:
     return Code.NONE
 
 
-async def _group_fault(worker: Worker, request: Request) -> tuple[Code, Shard | None]:
+async def _group_fault(worker: TransactionNeeds, request: Request) -> tuple[Code, Shard | None]:
     """Return the fault of the request as a whole, and the group's shard."""
     body = request.body
     if not body.group_id:
@@ -120,30 +89,27 @@ _ANY_VERSION = 9  # a group asks which version of OffsetCommit a member knows: a
 
 
 async def _append(
-    worker: Worker, request: Request, shard: Shard, wanted: list[tuple[_Answer, OffsetCommit]]
+    worker: TransactionNeeds, request: Request, shard: Shard, wanted: list[Wanted]
 ) -> None:
     """Append offsets to the group's shard, and note in their answers what became of them."""
     body = request.body
     code, number = await _take_part(worker, request, shard)
     if code:
-        for answer, _ in wanted:
-            answer["error_code"] = code
+        note(wanted, [code] * len(wanted), code)
         return
     generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
-    for some in slices(wanted, _AT_ONCE):
+    for some in lots(wanted):
         command = TransactionCommit(
             body.group_id, member, generation, body.producer_id, body.producer_epoch,
             [offset for _, offset in some], worker.now_ms(), number,
         )  # fmt: skip
         outcome = await append(shard, command.envelope(worker.level.value))
         codes = outcome.codes or (_code(outcome.code, request.version),) * len(some)
-        for (answer, _), one in zip(some, codes, strict=True):
-            missing = one == Code.UNKNOWN_TOPIC_ID
-            answer["error_code"] = Code.UNKNOWN_TOPIC_OR_PARTITION if missing else one
+        note(some, codes, Code.UNKNOWN_TOPIC_OR_PARTITION)
         await request.budget.step()
 
 
-async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Code, int]:
+async def _take_part(worker: TransactionNeeds, request: Request, shard: Shard) -> tuple[Code, int]:
     """Return whether the group takes part, and in which transaction, as far as it is known."""
     body, enlists = request.body, request.version >= _ENLISTS_FROM
     opened = OPEN_GROUPS.get(shard.state.get, body.group_id, body.producer_id)
@@ -151,11 +117,11 @@ async def _take_part(worker: Worker, request: Request, shard: Shard) -> tuple[Co
     if opened is not None and (opened.epoch, opened.tag) == (body.producer_epoch, tag):
         if opened.version >= 2 or not enlists:  # else an earlier one may have had this epoch
             return Code.NONE, opened.number
-    participants = [Participant(shard.shard, group=body.group_id)]
-    code = await enlisting.take_part(
-        worker, body.transactional_id, body.producer_id, body.producer_epoch, participants,
-        enlists=enlists,
+    asked = Enlisting(
+        body.transactional_id, body.producer_id, body.producer_epoch,
+        [Participant(shard.shard, group=body.group_id)],
     )  # fmt: skip
+    code = await enlisting.take_part(worker, asked, enlists=enlists)
     return _code(code, request.version), NO_NUMBER
 
 

@@ -6,35 +6,30 @@ Kafka's `TransactionCoordinator`. The fold decides; a handler checks what needs 
 command and waits for what the client may rely on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from anyio import move_on_after
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.handlers.common.permitted import need_transaction
-from kproxy.log.base import Ticket
-from kproxy.loop.pace import slices
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.varint import Superseded
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
 from kproxy.shard.shard import Shard
-from kproxy.transactions.beginnings import begun, by_shard
+from kproxy.transactions.beginnings import Enlisting
 from kproxy.transactions.coordinator import TransactionCoordinator
-from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.transactions import NAMED_MAX, End, Enlist, InitProducer
-from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.commands.transactions import End, InitProducer
 from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
 from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     Participant,
     TransactionState,
-    tag_of,
 )
-from kproxy.worker.worker import Request, Worker
+from kproxy.worker.request import Request
 
 _FENCED_SAID = 2  # versions of three APIs from which a fenced producer is told so
 _FENCED_SAID_AT_INIT = 4
@@ -45,7 +40,7 @@ _PART_BYTES = 400
 _MS = timedelta(milliseconds=1)
 
 
-def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordinator:
+def coordinator_of(worker: TransactionNeeds, transactional_id: str) -> TransactionCoordinator:
     """Return the coordinator of a transactional id, which this worker must be.
 
     Raise KafkaError: INVALID_REQUEST, NOT_COORDINATOR, INVALID_PRODUCER_ID_MAPPING.
@@ -58,28 +53,27 @@ def coordinator_of(worker: Worker, transactional_id: str) -> TransactionCoordina
     return worker.transactions.of(shard)
 
 
-async def init(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def init(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return an InitProducerIdResponse, for a producer with a transactional id."""
     body = request.body
-    refused = {"producer_id": -1, "producer_epoch": -1}
     try:
         shard, command = _checked(worker, body)
     except KafkaError as error:
-        return refused | {"error_code": error.code}
+        return producer_answer(error.code)
     outcome = await append(shard, command.envelope())
     code = _by_version(outcome.code, request.version, _FENCED_SAID_AT_INIT)
     if code:
         if code == Code.CONCURRENT_TRANSACTIONS and shard.serving:
             worker.transactions.drive(shard, body.transactional_id)
-        return refused | {"error_code": _retriable(code)}
-    return {
-        "error_code": Code.NONE,
-        "producer_id": outcome.number,
-        "producer_epoch": outcome.epoch,
-    }
+        return producer_answer(_retriable(code))
+    return producer_answer(Code.NONE, outcome.number, outcome.epoch)
 
 
-def _checked(worker: Worker, body: Any) -> tuple[Shard, InitProducer]:
+def producer_answer(code: Code, producer_id: int = -1, epoch: int = -1) -> Mapping[str, Any]:
+    return {"error_code": code, "producer_id": producer_id, "producer_epoch": epoch}
+
+
+def _checked(worker: TransactionNeeds, body: Any) -> tuple[Shard, InitProducer]:
     """Return where an INIT_PRODUCER goes, and what it says. Raise KafkaError."""
     expected = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
     if (expected[0] == -1) != (expected[1] == -1):
@@ -112,7 +106,7 @@ def _retriable(code: Code) -> Code:
 # -- the participants
 
 
-async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def add_partitions(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AddPartitionsToTxnResponse: all of its partitions take part, or none.
 
     The form of version 4 on is for brokers alone, and refused.
@@ -131,10 +125,11 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
     elif unknown:
         every = Code.OPERATION_NOT_ATTEMPTED
     else:
-        every = await _take_part(
-            worker, request, body.v3_and_below_transactional_id, body.v3_and_below_producer_id,
+        asked = Enlisting(
+            body.v3_and_below_transactional_id, body.v3_and_below_producer_id,
             body.v3_and_below_producer_epoch, found,
         )  # fmt: skip
+        every = await _take_part(worker, request, asked)
     results = []
     for topic in topics:
         parts = []
@@ -148,7 +143,7 @@ async def add_partitions(worker: Worker, request: Request) -> Mapping[str, Any]:
 
 
 async def _participants(
-    worker: Worker, request: Request, topics: Sequence[Any]
+    worker: TransactionNeeds, request: Request, topics: Sequence[Any]
 ) -> tuple[list[Participant], dict[tuple[str, int], Code]]:
     """Return the partitions that are there, and those that are not."""
     found: dict[Participant, None] = {}
@@ -172,7 +167,7 @@ async def _participants(
     return list(found), unknown
 
 
-async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def add_offsets(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return an AddOffsetsToTxnResponse: a group takes part."""
     body = request.body
     if not request.permits.transaction(Op.WRITE, body.transactional_id):
@@ -180,59 +175,37 @@ async def add_offsets(worker: Worker, request: Request) -> Mapping[str, Any]:
     if not request.permits.group(Op.READ, body.group_id):
         return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
     group = Participant(shard_of(body.group_id, worker.routes.shards), group=body.group_id)
-    code = await _take_part(
-        worker, request, body.transactional_id, body.producer_id, body.producer_epoch, [group]
-    )
-    return {"error_code": code}
+    asked = Enlisting(body.transactional_id, body.producer_id, body.producer_epoch, [group])
+    return {"error_code": await _take_part(worker, request, asked)}
 
 
-async def _take_part(
-    worker: Worker,
-    request: Request,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    participants: Sequence[Participant],
-) -> Code:
+async def _take_part(worker: TransactionNeeds, request: Request, asked: Enlisting) -> Code:
     """Have them take part in a producer's transaction, in all shards, without KIP-890."""
+    name = asked.transactional_id
     try:
-        coordinator = coordinator_of(worker, transactional_id)
+        coordinator = coordinator_of(worker, name)
     except KafkaError as error:
         return error.code
     connection = request.next_request.connection
-    if coordinator.is_late(transactional_id, connection):
-        raise _late(transactional_id)
+    if coordinator.is_late(name, connection):
+        raise _late(name)
     shard, tickets = coordinator.shard, []
-    for some in slices(participants, NAMED_MAX) if participants else [[]]:
-        enlist = Enlist(transactional_id, producer_id, epoch, 1, some, worker.now_ms())
-        tickets.append(shard.append([enlist.envelope()]))
+    for enlistment in asked.enlists(1, worker.now_ms()):
+        tickets.append(shard.append([enlistment]))
         await request.budget.step()
     outcomes = await outcomes_of(tickets)
     code = next((outcome.code for outcome in outcomes if outcome.code), Code.NONE)
     if code:
         return _by_version(_retriable(code), request.version)
     number = outcomes[0].number
-    coordinator.note_begun(transactional_id, number, connection)
+    coordinator.note_begun(name, number, connection)
     if any(outcome.number != number for outcome in outcomes):
         return Code.CONCURRENT_TRANSACTIONS  # it ended in between, and they opened another
-    begin = partial(begun, producer_id, epoch, 1, number, tag_of(transactional_id), worker.now_ms())
-    tickets = _begin_elsewhere(worker, shard, participants, begin)
-    began = await outcomes_of(tickets)
+    begins = asked.begins(1, number, worker.now_ms())
+    began = await outcomes_of(
+        [worker.routes.land(index, [one]) for index, one in begins if index != shard.shard]
+    )
     return Code.COORDINATOR_NOT_AVAILABLE if any(one.code for one in began) else Code.NONE
-
-
-def _begin_elsewhere(
-    worker: Worker,
-    coordinator: Shard,
-    participants: Sequence[Participant],
-    begin: Callable[[Sequence[Participant]], Envelope],
-) -> list[Ticket]:
-    """Tell all other shards who takes part, and give the tickets of that: one envelope each."""
-    tickets = []
-    for index, some in by_shard(participants):
-        if index != coordinator.shard:
-            tickets.append(worker.routes.land(index, [begin(some)]))
-    return tickets
 
 
 def _late(transactional_id: str) -> Superseded:
@@ -245,20 +218,19 @@ def _late(transactional_id: str) -> Superseded:
 # -- the end
 
 
-async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
+async def end(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return an EndTxnResponse: answered once no participant can be told of it a second time.
 
     Raise Superseded if it came on a connection that its client has given up.
     """
     body = request.body
-    refused = {"producer_id": -1, "producer_epoch": -1}
     version = 2 if request.version >= _EPOCH_BUMPED else 1
     name = body.transactional_id
     try:
         need_transaction(request, Op.WRITE, name)
         coordinator = coordinator_of(worker, name)
     except KafkaError as error:
-        return refused | {"error_code": error.code}
+        return producer_answer(error.code)
     if version == 1 and coordinator.is_late(name, request.next_request.connection):
         raise _late(name)
     row = coordinator.row(name)
@@ -270,12 +242,12 @@ async def end(worker: Worker, request: Request) -> Mapping[str, Any]:
     )  # fmt: skip
     outcome = await append(coordinator.shard, command.envelope())
     if outcome.code:
-        return refused | {"error_code": _by_version(_retriable(outcome.code), request.version)}
+        return producer_answer(_by_version(_retriable(outcome.code), request.version))
     await _ended(worker, coordinator, name)
-    return _ended_answer(outcome)
+    return producer_answer(Code.NONE, outcome.number, outcome.epoch)
 
 
-async def _ended(worker: Worker, coordinator: TransactionCoordinator, name: str) -> None:
+async def _ended(worker: TransactionNeeds, coordinator: TransactionCoordinator, name: str) -> None:
     """Wait until all know, or for as long as the client is to wait: it is decided in any case."""
     row = coordinator.row(name)
     if row is None or not row.state.is_ending or not coordinator.shard.serving:
@@ -283,11 +255,3 @@ async def _ended(worker: Worker, coordinator: TransactionCoordinator, name: str)
     event = worker.transactions.drive(coordinator.shard, name)
     with move_on_after(_END_WAIT_S):
         await event.wait()
-
-
-def _ended_answer(outcome: Outcome) -> Mapping[str, Any]:
-    return {
-        "error_code": Code.NONE,
-        "producer_id": outcome.number,
-        "producer_epoch": outcome.epoch,
-    }

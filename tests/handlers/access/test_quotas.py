@@ -15,7 +15,7 @@ from kproxy.security.quotas import CONNECTED, CONSUMED, MUTATED, PRODUCED, WORKE
 from kproxy.server import metering
 from kproxy.server.api_table import APIS
 from kproxy.server.dispatch import accept, answer
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.bodies import creation, growth, metadata
 from tests.fakes import chunks_of, memory_worker
 from tests.held import slowness

@@ -181,5 +181,5 @@ async def test_a_consumer_group_obeys_its_settings() -> None:
     assert 45 < session_s() <= 60
     await client.change("g", ("consumer.assignment.interval.ms", SET, "15000"))
     coordinator = client.worker.groups.of(client.worker.coordinated("g"))
-    assert coordinator.consumer_assignment_interval_s("g") == 15.0
-    assert coordinator.consumer_assignment_interval_s("other") == 1.0
+    assert coordinator.settings_of("g").consumer_assignment_interval_ms == 15_000
+    assert coordinator.settings_of("other").consumer_assignment_interval_ms == 1000

@@ -15,7 +15,8 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.queues import ConfigureQueue
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.fakes import chunks_of, memory_worker
 from tests.handlers.test_handlers import Client
 from tests.wire import batch, fetch_values, produce_values

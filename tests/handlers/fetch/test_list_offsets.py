@@ -19,7 +19,8 @@ from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.rows import queues as rows
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
 from tests.present import present
 from tests.wire import batch, produce_values, record

@@ -11,7 +11,7 @@ from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.acls import Op, Resource
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.bodies import metadata
 from tests.handlers.secured import ALICE, Secured, rule
 from tests.held import HELD_S, held_by, slowness

@@ -17,7 +17,7 @@ from kproxy.security.peer import Peer
 from kproxy.security.scram import of_password
 from kproxy.server.dispatch import accept, answer
 from kproxy.virtual.rows.access import user_name
-from kproxy.worker.worker import NextRequestSignal
+from kproxy.worker.request import NextRequestSignal
 from tests.handlers.secured import ALICE, EVERY, ROOT, Secured, rule
 from tests.held import held_by, slowness
 

@@ -18,7 +18,8 @@ from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.bodies import creation, growth, metadata
 from tests.fakes import MemoryShard, chunks_of, memory_worker
 from tests.held import HELD_S, held_by, slowness

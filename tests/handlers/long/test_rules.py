@@ -7,7 +7,8 @@ from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.bodies import metadata
 from tests.fakes import chunks_of, memory_worker
 from tests.handlers.secured import ALICE, EVERY, ROOT, rule

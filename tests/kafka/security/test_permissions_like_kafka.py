@@ -22,7 +22,8 @@ from kproxy.server.api_table import TABLE
 from kproxy.server.dispatch import accept, answer
 from kproxy.virtual.rows.access import acl_name
 from kproxy.worker.embedded import embedded
-from kproxy.worker.worker import NextRequestSignal, Worker
+from kproxy.worker.request import NextRequestSignal
+from kproxy.worker.worker import Worker
 from tests.fakes import chunks_of
 from tests.harness import eventually, free_port
 from tests.kafka.canonical import Requests, digest

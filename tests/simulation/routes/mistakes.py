@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.routes import passage, reading
+from kproxy.routes import passage, reading, stretches
 from kproxy.routes.cutting import Gathered, Parts, parts_of
 from kproxy.routes.passage import Passage, Step
 from kproxy.shard.appends import outcome_of
@@ -85,7 +85,7 @@ def _shipped_again_by_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
     def last(route: Route, offset: int) -> Epoch:
         return route.epochs[-1]
 
-    patch.setattr(passage, "_epoch_at", last)
+    patch.setattr(stretches, "epoch_at", last)
 
 
 def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
 
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:
         gathered: Gathered = cutter.gathered
-        state = self._shard.state
+        state, claim = self._shard.state, self._shard.claim_offset
         if gathered.spec.template is not None:
             for targets in gathered.by_shard:
                 for name in [n for n in targets if n != gathered.spec.unroutable]:
-                    if hash((name, self._claim_offset)) % 7 == 0 and state.queue(name) is None:
+                    if hash((name, claim)) % 7 == 0 and state.queue(name) is None:
                         moved = targets.pop(name)
                         targets.setdefault(gathered.spec.unroutable, []).extend(moved)
         return await by_name(self, cutter, through, parts)
@@ -131,7 +131,7 @@ def _aborted_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undecided_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
-    found = passage._next
+    found = stretches.next_of
 
     def to_the_end(route: Route, row: Any) -> Any:
         opened, row.first_open = row.first_open, -1
@@ -140,7 +140,7 @@ def _undecided_ones_are_passed_on(patch: pytest.MonkeyPatch) -> None:
         finally:
             row.first_open = opened
 
-    patch.setattr(passage, "_next", to_the_end)
+    patch.setattr(stretches, "next_of", to_the_end)
 
 
 def _routed_on(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import pytest
 from kproxy.shard.appends import outcome_of
 from kproxy.shares import dead_letter_batches, dead_letter_sender
 from kproxy.shares.dead_letter_batches import plan
-from kproxy.shares.dead_letter_sender import Sender, _advance, _Stream
+from kproxy.shares.dead_letter_sender import Sender
+from kproxy.shares.dead_letter_stream import Stream
 from kproxy.shares.dead_letter_targets import Target
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.shares import DEAD_LETTERS, Forward, SettleForward
@@ -96,14 +97,14 @@ def _settled_before_it_landed(patch: pytest.MonkeyPatch) -> None:
 def _two_under_way(patch: pytest.MonkeyPatch) -> None:
     """Send the next batch before the last has landed; settle each once it has."""
 
-    async def send(self: Sender, stream: _Stream, target: Target) -> bool:
+    async def send(self: Sender, stream: Stream, target: Target) -> bool:
         if not await self._aim(stream, target):
             return False
         planned = plan(self._shard, stream.runs)
         if planned is None:
             return True
         made = await self._made(planned, stream, target)
-        count = _advance(stream, made.last)
+        count = stream.advance(made.last)
         places = [run.place for run in islice(stream.runs, count)]
         for _ in range(count):
             stream.runs.popleft()
@@ -132,7 +133,7 @@ def _sent_to_what_is_set_now(patch: pytest.MonkeyPatch) -> None:
 def _doubts_are_forgotten_where_they_wait(patch: pytest.MonkeyPatch) -> None:
     block = Sender._block
 
-    def forgetful(self: Sender, stream: _Stream, why: Any) -> None:
+    def forgetful(self: Sender, stream: Stream, why: Any) -> None:
         doubt = self._doubt
         block(self, stream, why)
         self._doubt = doubt
@@ -141,12 +142,12 @@ def _doubts_are_forgotten_where_they_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_new_owner_has_no_doubts(patch: pytest.MonkeyPatch) -> None:
-    init = _Stream.__init__
+    init = Stream.__init__
 
-    def nothing(self: _Stream, key: Any, doubt: Any) -> None:
+    def nothing(self: Stream, key: Any, doubt: Any) -> None:
         init(self, key, (-1, -1))
 
-    patch.setattr(_Stream, "__init__", nothing)
+    patch.setattr(Stream, "__init__", nothing)
 
 
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [

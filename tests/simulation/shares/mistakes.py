@@ -11,7 +11,7 @@ from kproxy.shares import poll
 from kproxy.shares.acknowledging import Acknowledging
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partition import SharePartition
-from kproxy.shares.share_partitions import Change, SharePartitions
+from kproxy.shares.share_partitions import PartitionChange, SharePartitions
 from kproxy.shares.window import RELEASE, RENEW, BeyondEnd, InvalidState, Pending, Window
 from kproxy.virtual.folds import shares as share_fold
 from kproxy.virtual.folds.shares import ShareFold
@@ -180,7 +180,9 @@ def a_list_is_half_applied(patch: Patch) -> None:
                 share.window.check(self._session.member, first, last)
             except (InvalidState, BeyondEnd) as error:
                 if pending.runs:
-                    self._shares.log(self._session.group, [Change(share, pending.runs, pending)])
+                    self._shares.log(
+                        self._session.group, [PartitionChange(share, pending.runs, pending)]
+                    )
                 raise KafkaError(Code.INVALID_REQUEST) from error
             some = share.window.acknowledge(first, last, types, 9, [])
             pending.runs.extend(some.runs)

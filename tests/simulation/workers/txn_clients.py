@@ -35,7 +35,8 @@ from kproxy.virtual.rows.transactions import (
     TransactionState,
 )
 from kproxy.virtual.types import QueueId, ShardId
-from kproxy.worker.worker import NextRequestSignal, Request, Worker
+from kproxy.worker.request import NextRequestSignal, Request
+from kproxy.worker.worker import Worker
 from tests.commands import command
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.sim_worker import Life
