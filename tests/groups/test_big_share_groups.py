@@ -125,7 +125,7 @@ async def test_a_shard_that_is_away_holds_up_its_own_partitions_alone(
     monkeypatch.setattr(share_initialisation, "_AGAIN_S", 0.001)
     worker = memory_worker(group_share_assignment_interval_ms=0)
     landing: Any = Landing()
-    worker.groups._landing = landing
+    worker.groups.services = worker.groups.services._replace(landing=landing)
     names = [f"q{number}" for number in range(6)]
     for name in names:
         create(worker, name, 2)

@@ -7,11 +7,12 @@ import anyio
 import pytest
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common import hearing
+from kproxy.handlers.common import committing, hearing
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
-from kproxy.virtual.types import ShardId
+from kproxy.virtual.commands.offsets import OffsetCommit
+from kproxy.virtual.types import QueueId, ShardId
 from tests import bodies
 from tests.commands import command
 from tests.handlers.test_handlers import Client
@@ -127,3 +128,20 @@ async def test_member_that_joins_during_the_wait_for_the_catalogue_keeps_its_off
         assert answer.topics[0].partitions[0].error_code == Code.NONE
 
     await test()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "sizes"), [([""] * 7, [3, 3, 1]), (["m" * 6] * 3, [1, 1, 1]), (["m" * 99], [1])]
+)
+def test_offsets_of_one_command_are_bounded(
+    metadata: list[str], sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "OFFSETS_AT_ONCE", 3)
+    monkeypatch.setattr(committing, "_METADATA_AT_ONCE", 10)
+    wanted: list[committing.Wanted] = [
+        ({}, OffsetCommit(QueueId(bytes(16)), index, 1, -1, text, False))
+        for index, text in enumerate(metadata)
+    ]
+    lots = list(committing.lots(wanted))
+    assert [len(lot) for lot in lots] == sizes
+    assert [one for lot in lots for one in lot] == wanted

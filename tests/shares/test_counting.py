@@ -57,7 +57,7 @@ async def test_records_given_too_often_or_held_too_long_are_counted() -> None:
     share, shares = share_of(client), client.worker.shares
     pending = share.window.expire(share.window.due, 2)
     by = share_partitions.By.TIME
-    shares.log("g", [share_partitions.Change(share, pending.runs, pending, by)])
+    shares.log("g", [share_partitions.PartitionChange(share, pending.runs, pending, by)])
     assert counted(client) == {
         "delivered": 4, "released": 2, "timed_out": 2, "delivery_limit": 2,
     }  # fmt: skip

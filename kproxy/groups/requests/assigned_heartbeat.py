@@ -29,6 +29,10 @@ class HeartbeatRequest:
     client_id: str
     host: str
 
+    @property
+    def joins(self) -> bool:
+        return self.member_epoch == JOIN_EPOCH
+
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
@@ -46,7 +50,7 @@ def refuse_first(problems: Iterable[tuple[bool, str]]) -> None:
             raise KafkaError(Code.INVALID_REQUEST, message)
 
 
-def common_problems(asked: HeartbeatRequest) -> list[tuple[bool, str]]:
+def id_problems(asked: HeartbeatRequest) -> list[tuple[bool, str]]:
     """Return whether the ids of a request are empty, with what to say of it."""
     return [
         (not asked.group_id.strip(), "GroupId can't be empty."),

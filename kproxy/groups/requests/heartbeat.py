@@ -13,20 +13,8 @@ from kproxy.groups.assigning.regex import compiled, pattern_of
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
-from kproxy.groups.requests.assigned_heartbeat import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    HeartbeatRequest,
-    HeartbeatResult,
-    check_room,
-    common_problems,
-    fenced,
-    log,
-    refuse_first,
-    result_of,
-    unknown,
-    update,
-)
+from kproxy.groups.requests import assigned_heartbeat as common
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatRequest, HeartbeatResult
 from kproxy.loop.steps import done
 
 
@@ -51,10 +39,9 @@ class ConsumerHeartbeatRequest(HeartbeatRequest):
 
 def check(asked: ConsumerHeartbeatRequest) -> None:
     """Refuse what needs no group to be refused. Raise KafkaError."""
-    joins = asked.member_epoch == JOIN_EPOCH
-    no_group, no_rack = common_problems(asked)
+    no_group, no_rack = common.id_problems(asked)
     problems = [
-        (not asked.member_id and (asked.member_id_required or not joins),
+        (not asked.member_id and (asked.member_id_required or not asked.joins),
          "MemberId can't be empty."),
         no_group,
         (asked.instance is not None and not asked.instance.strip(), "InstanceId can't be empty."),
@@ -63,7 +50,7 @@ def check(asked: ConsumerHeartbeatRequest) -> None:
         (asked.member_epoch == STATIC_LEAVE_EPOCH and asked.instance is None,
          "InstanceId can't be null."),
     ]  # fmt: skip
-    if joins:
+    if asked.joins:
         problems += [
             (asked.rebalance_s < 0, "RebalanceTimeoutMs must be provided in first request."),
             (asked.owned is None or asked.names_owned,
@@ -72,7 +59,7 @@ def check(asked: ConsumerHeartbeatRequest) -> None:
              "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
              " (re-)joining."),
         ]  # fmt: skip
-    refuse_first(problems)
+    common.refuse_first(problems)
     if asked.assignor is not None and asked.assignor not in ASSIGNORS:
         raise KafkaError(
             Code.UNSUPPORTED_ASSIGNOR,
@@ -90,7 +77,7 @@ async def heartbeat(coordinator: Coordinator, asked: ConsumerHeartbeatRequest) -
     """
     if not asked.member_id:  # in version 0, of one that joins
         asked = replace(asked, member_id=str(coordinator.unique_id()))
-    group = await coordinator.open_consumer(asked.group_id, create=asked.member_epoch == JOIN_EPOCH)
+    group = await coordinator.open_consumer(asked.group_id, create=asked.joins)
     with CancelScope(shield=True):  # finish the logging
         result = await _change_and_log(coordinator, group, asked)
         await coordinator.downgrade_if_due(group)
@@ -103,7 +90,7 @@ async def _change_and_log(
     async with group.lock:
         if group.ended:
             raise KafkaError(Code.NOT_COORDINATOR)
-        if asked.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+        if asked.member_epoch in (common.LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             result = _leave(group, asked)
         else:
             try:
@@ -112,7 +99,7 @@ async def _change_and_log(
                 if group.idle:
                     coordinator.forget(group)
                 raise
-        await log(coordinator, group)
+        await common.log(coordinator, group)
     return result
 
 
@@ -123,7 +110,7 @@ def _leave(group: ConsumerGroup, asked: ConsumerHeartbeatRequest) -> HeartbeatRe
     if asked.instance is None:
         member = group.members.get(asked.member_id)
         if member is None:
-            raise unknown(asked)
+            raise common.unknown(asked)
     else:
         member = _static(group, asked, asked.instance)
     if asked.member_epoch == STATIC_LEAVE_EPOCH:
@@ -157,7 +144,7 @@ async def _stay(
     group.subscription_counts.check_room_for(asked.regex)
     member, fresh = _member(group, asked, coordinator.config.group_members_max)
     before = member.assigned
-    subscribed = await update(
+    subscribed = await common.update(
         group, member, asked, asked.regex, assignor=asked.assignor,
         rebalance_s=asked.rebalance_s if asked.rebalance_s >= 0 else None,
     )  # fmt: skip
@@ -170,7 +157,7 @@ async def _stay(
     coordinator.subscriptions.refresh_epoch(group, subscribed=subscribed)
     coordinator.subscriptions.assign_if_due(group)
     await done(group.reconcile(member, asked.owned))
-    return result_of(member, before, whole=asked.member_epoch == JOIN_EPOCH or asked.says_all)
+    return common.result_of(member, before, whole=asked.joins or asked.says_all)
 
 
 def _member(
@@ -180,10 +167,10 @@ def _member(
     if asked.instance is not None:
         return _static_member(group, asked, asked.instance, members_max)
     member = group.members.get(asked.member_id)
-    if asked.member_epoch == JOIN_EPOCH:
+    if asked.joins:
         return (member, False) if member is not None else (_new(group, asked, members_max), True)
     if member is None:
-        raise unknown(asked)
+        raise common.unknown(asked)
     _check_epoch(group, member, asked)
     return member, False
 
@@ -191,7 +178,7 @@ def _member(
 def _static_member(
     group: ConsumerGroup, asked: ConsumerHeartbeatRequest, instance: str, members_max: int
 ) -> tuple[ConsumerMember, bool]:
-    if asked.member_epoch != JOIN_EPOCH:
+    if not asked.joins:
         member = _static(group, asked, instance)
         _check_epoch(group, member, asked)
         return member, False
@@ -210,7 +197,7 @@ def _static_member(
 
 
 def _new(group: ConsumerGroup, asked: ConsumerHeartbeatRequest, members_max: int) -> ConsumerMember:
-    check_room(group, members_max)
+    common.check_room(group, members_max)
     member = ConsumerMember(asked.member_id)
     member.instance = asked.instance
     return member
@@ -226,4 +213,4 @@ def _check_epoch(
     # Its last answer was lost: it may go on if it took nothing that it has not.
     lost_answer = epoch < member.epoch and epoch == member.previous_epoch
     if not lost_answer or owned is None or not owned <= member.assigned:
-        raise fenced(group, member, epoch)
+        raise common.fenced(group, member, epoch)

@@ -10,20 +10,8 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup
-from kproxy.groups.requests.assigned_heartbeat import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    HeartbeatRequest,
-    HeartbeatResult,
-    check_room,
-    common_problems,
-    fenced,
-    log,
-    refuse_first,
-    result_of,
-    unknown,
-    update,
-)
+from kproxy.groups.requests import assigned_heartbeat as common
+from kproxy.groups.requests.assigned_heartbeat import HeartbeatRequest, HeartbeatResult
 from kproxy.loop.pace import Pace
 
 MEMBER_ID_MAX = 36  # characters
@@ -35,12 +23,12 @@ def check(asked: HeartbeatRequest) -> None:
         raise KafkaError(Code.INVALID_REQUEST)
     problems = [
         (not asked.member_id.strip(), "MemberId can't be empty."),
-        *common_problems(asked),
-        (asked.member_epoch == JOIN_EPOCH and not asked.topics,
+        *common.id_problems(asked),
+        (asked.joins and not asked.topics,
          "SubscribedTopicNames must be set in first request."),
-        (asked.member_epoch < LEAVE_EPOCH, "MemberEpoch is invalid."),
+        (asked.member_epoch < common.LEAVE_EPOCH, "MemberEpoch is invalid."),
     ]  # fmt: skip
-    refuse_first(problems)
+    common.refuse_first(problems)
 
 
 async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> HeartbeatResult:
@@ -48,12 +36,12 @@ async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> Heartb
 
     `check` has passed. Raise KafkaError: nothing was changed, or the log failed.
     """
-    group_id, joins = asked.group_id, asked.member_epoch == JOIN_EPOCH
-    group = await coordinator.open_share(group_id, create=joins)
+    group_id = asked.group_id
+    group = await coordinator.open_share(group_id, create=asked.joins)
     if group is None and coordinator.head(group_id) is not None:
-        raise unknown(asked)
+        raise common.unknown(asked)
     if group is None:
-        what = "Group" if asked.member_epoch == LEAVE_EPOCH else "Share group"
+        what = "Group" if asked.member_epoch == common.LEAVE_EPOCH else "Share group"
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")
     with CancelScope(shield=True):  # finish the logging
         result = await _change_and_log(coordinator, group, asked)
@@ -67,7 +55,7 @@ async def _change_and_log(
         try:
             if group.ended or not coordinator.has(group):
                 raise KafkaError(Code.NOT_COORDINATOR)
-            if asked.member_epoch == LEAVE_EPOCH:
+            if asked.member_epoch == common.LEAVE_EPOCH:
                 return await _leave(coordinator, group, asked)
             return await _stay(coordinator, group, asked)
         finally:
@@ -79,11 +67,11 @@ async def _leave(
     coordinator: Coordinator, group: ShareGroup, asked: HeartbeatRequest
 ) -> HeartbeatResult:
     if asked.member_id not in group.members:
-        raise unknown(asked)
+        raise common.unknown(asked)
     group.remove(asked.member_id)
     group.rebalance_without()
-    await log(coordinator, group)
-    return HeartbeatResult(asked.member_id, LEAVE_EPOCH, None)
+    await common.log(coordinator, group)
+    return HeartbeatResult(asked.member_id, common.LEAVE_EPOCH, None)
 
 
 async def _stay(
@@ -91,7 +79,7 @@ async def _stay(
 ) -> HeartbeatResult:
     member, fresh = _member(group, asked, coordinator.config.group_share_max_size)
     before, pace = member.assigned, Pace()
-    subscribed = await update(group, member, asked)
+    subscribed = await common.update(group, member, asked)
     await pace.step()
     if fresh:
         group.put(member)
@@ -99,7 +87,7 @@ async def _stay(
     others = coordinator.subscriptions.refresh_epoch(group, subscribed=subscribed)
     if group.unchecked:
         group.making = group.making or others  # said with what is logged anyway
-        await log(coordinator, group)  # share partitions are made for a group that is logged
+        await common.log(coordinator, group)  # share partitions are made for a group that is logged
         pace.begin()
         await coordinator.shares.begin(group)
         if group.members.get(member.id) is not member:
@@ -107,9 +95,8 @@ async def _stay(
     await pace.step()
     coordinator.subscriptions.assign_if_due(group)
     group.reconcile(member)
-    await log(coordinator, group)
-    whole = asked.member_epoch == JOIN_EPOCH or asked.topics is not None
-    return result_of(member, before, whole=whole)
+    await common.log(coordinator, group)
+    return common.result_of(member, before, whole=asked.joins or asked.topics is not None)
 
 
 def _member(
@@ -118,12 +105,12 @@ def _member(
     """Return (the member, whether it is new to the group). Raise KafkaError."""
     member = group.members.get(asked.member_id)
     if member is None:
-        check_room(group, members_max)
-        if asked.member_epoch != JOIN_EPOCH:
-            raise unknown(asked)
+        common.check_room(group, members_max)
+        if not asked.joins:
+            raise common.unknown(asked)
         return AssignedMember(asked.member_id), True
     epoch, previous = asked.member_epoch, member.previous_epoch
-    if epoch not in (JOIN_EPOCH, member.epoch, previous):  # else the last answer was lost
+    if not asked.joins and epoch not in (member.epoch, previous):  # the last answer was not lost
         why = f", and it does not match the previous member epoch ({previous})"
-        raise fenced(group, member, epoch, why if epoch < member.epoch else "")
+        raise common.fenced(group, member, epoch, why if epoch < member.epoch else "")
     return member, False

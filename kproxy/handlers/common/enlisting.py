@@ -13,6 +13,7 @@ from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
 from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.commands.transactions import ASKS_ONLY
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 
 ENLISTS_FROM = 12
@@ -49,8 +50,7 @@ async def take_part(worker: Queues, asked: Enlisting, *, enlists: bool) -> Code:
     version = 2 if enlists else ASKS_ONLY
     home, waited_s = shard_of(asked.transactional_id, worker.routes.shards), 0.0
     while True:
-        enlistments = asked.enlists(version, worker.now_ms())
-        outcomes = await outcomes_of([worker.routes.ask(home, one) for one in enlistments])
+        outcomes = await _asked(worker, asked, home, version)
         code = next((outcome.code for outcome in outcomes if outcome.code), Code.NONE)
         if code != Code.CONCURRENT_TRANSACTIONS or not enlists or waited_s >= _AGAIN_MAX_S:
             break
@@ -62,3 +62,8 @@ async def take_part(worker: Queues, asked: Enlisting, *, enlists: bool) -> Code:
             if index != home and shard is not None:  # not served: what would follow is refused
                 shard.append([begin])
     return code
+
+
+async def _asked(worker: Worker, asked: Enlisting, home: int, version: int) -> list[Outcome]:
+    enlistments = asked.enlists(version, worker.now_ms())
+    return await outcomes_of([worker.routes.ask(home, one) for one in enlistments])

@@ -15,6 +15,7 @@ from anyio import move_on_after
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.handlers.common.permitted import need_transaction
+from kproxy.log.base import Ticket
 from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.varint import Superseded
 from kproxy.security.acls import Op
@@ -201,11 +202,16 @@ async def _take_part(worker: TransactionNeeds, request: Request, asked: Enlistin
     coordinator.note_begun(name, number, connection)
     if any(outcome.number != number for outcome in outcomes):
         return Code.CONCURRENT_TRANSACTIONS  # it ended in between, and they opened another
-    begins = asked.begins(1, number, worker.now_ms())
-    began = await outcomes_of(
-        [worker.routes.land(index, [one]) for index, one in begins if index != shard.shard]
-    )
+    began = await outcomes_of(_begin_elsewhere(worker, shard, asked, number))
     return Code.COORDINATOR_NOT_AVAILABLE if any(one.code for one in began) else Code.NONE
+
+
+def _begin_elsewhere(
+    worker: Worker, coordinator: Shard, asked: Enlisting, number: int
+) -> list[Ticket]:
+    """Tell all other shards who takes part, and give the tickets of that."""
+    begins = asked.begins(1, number, worker.now_ms())
+    return [worker.routes.land(index, [one]) for index, one in begins if index != coordinator.shard]
 
 
 def _late(transactional_id: str) -> Superseded:
