@@ -44,6 +44,7 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Compaction
 from kproxy.virtual.rows.transactions import Participant, tag_of
@@ -201,9 +202,11 @@ def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
 
 def test_a_class_without_traits_or_with_anothers_kind_is_refused() -> None:
     with pytest.raises(TypeError):
-        of_kind(Kind.TRIM)  # type: ignore[call-arg]
+        of_kind(Kind.TRIM, level=OLDEST)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="level"):
+        of_kind(Kind.TRIM, DiskUse.ALWAYS)  # type: ignore[call-arg]
     with pytest.raises(AssertionError, match="TRIM has two classes"):
-        of_kind(Kind.TRIM, DiskUse.ALWAYS)(Trim)
+        of_kind(Kind.TRIM, DiskUse.ALWAYS, level=OLDEST)(Trim)
 
 
 def test_deletions_are_accepted_on_a_full_disk() -> None:

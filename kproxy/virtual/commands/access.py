@@ -7,6 +7,7 @@ import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.levels import SECURITY_FROM
 from kproxy.virtual.rows.kinds import RowKind
 
 
@@ -14,6 +15,7 @@ from kproxy.virtual.rows.kinds import RowKind
     Kind.SECURE,
     DiskUse.ALWAYS,  # what somebody may do no more does not wait for disk
     by_items,
+    level=SECURITY_FROM,
     publishes=(RowKind.SECURED,),
     answered_across_workers=True,
 )

@@ -6,6 +6,7 @@ import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 
 
@@ -13,6 +14,7 @@ from kproxy.virtual.rows.kinds import RowKind
     Kind.CONFIGURE_GROUP,
     DiskUse.MODEST,
     by_items,
+    level=SHARES_FROM,
     publishes=(RowKind.GROUP_CONFIG,),
     answered_across_workers=True,
 )

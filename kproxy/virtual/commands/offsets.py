@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.levels import BINARY_FROM, OLDEST, ORDERED_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
-BINARY_FROM = 2
-"""The level from which bodies are binary."""
-ORDERED_FROM = 8
-"""The level from which a committed offset keeps the log offset of its commit."""
 _JSON = ord("{")
 _FORM = 1
 _ORDERED = 2  # the form of a COMMIT whose offsets keep its log offset; laid out as the first
@@ -45,7 +42,9 @@ class OffsetCommit(NamedTuple):
         return self.queue_id, self.partition
 
 
-@of_kind(Kind.COMMIT, DiskUse.MODEST, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+@of_kind(
+    Kind.COMMIT, DiskUse.MODEST, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class CommitOffsets(NamedTuple):
     """A member of a group, or nobody (epoch below 0), commits offsets.
 
@@ -128,7 +127,7 @@ def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
     )  # fmt: skip
 
 
-@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET,))
+@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET,))
 class DeleteOffsets(NamedTuple):
     """A group's committed offsets of these partitions go, whatever they are.
 
@@ -170,7 +169,9 @@ def _decode_deletion(body: bytes) -> DeleteOffsets:
     return DeleteOffsets(group, [(QueueId(queue_id), index) for queue_id, index in found])
 
 
-@of_kind(Kind.EXPIRE, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+@of_kind(
+    Kind.EXPIRE, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class ExpireOffsets(NamedTuple):
     """Offsets expire, if they are as old as when a group of version `after` was looked at.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.levels import OLDEST, PRODUCERS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
@@ -27,7 +28,11 @@ def _weight(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.FORGET_PRODUCERS, DiskUse.ALWAYS, _weight, publishes=(RowKind.PARTITION, RowKind.PRODUCER)
+    Kind.FORGET_PRODUCERS,
+    DiskUse.ALWAYS,
+    _weight,
+    level=PRODUCERS_FROM,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER),
 )
 class ForgetProducers(NamedTuple):
     """Producers of a partition, as (id, `producer_rows.used_ms_of` its row), were not used since.
@@ -52,7 +57,7 @@ class ForgetProducers(NamedTuple):
         return ForgetProducers(key, list(_PRODUCER.iter_unpack(body[1:])))
 
 
-@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one)
+@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one, level=OLDEST)
 class AllocateProducerId(NamedTuple):
     """A producer id that nobody has had."""
 

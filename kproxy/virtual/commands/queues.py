@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kproxy.virtual.commands.bodies import body_of, values_of
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one, turn
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 
@@ -41,6 +42,7 @@ def _weight_of_assignment(envelope: Envelope) -> int:
     Kind.CREATE,
     DiskUse.ORDINARY,
     _weight_of_create,
+    level=OLDEST,
     publishes=_QUEUE_ROWS,
     answered_across_workers=True,
 )
@@ -71,6 +73,7 @@ class CreateQueue(NamedTuple):
     Kind.GROW,
     DiskUse.ORDINARY,
     _weight_of_grow,
+    level=OLDEST,
     publishes=_QUEUE_ROWS,
     answered_across_workers=True,
 )
@@ -88,7 +91,14 @@ class GrowQueue(NamedTuple):
         return GrowQueue(envelope.queue_id, envelope.number)
 
 
-@of_kind(Kind.CONFIGURE, DiskUse.MODEST, turn, publishes=_QUEUE_ROWS, answered_across_workers=True)
+@of_kind(
+    Kind.CONFIGURE,
+    DiskUse.MODEST,
+    turn,
+    level=OLDEST,
+    publishes=_QUEUE_ROWS,
+    answered_across_workers=True,
+)
 class ConfigureQueue(NamedTuple):
     """A queue's settings change; `replace_all` drops those that are not given."""
 
@@ -111,6 +121,7 @@ class ConfigureQueue(NamedTuple):
     Kind.DELETE,
     DiskUse.ALWAYS,
     turn,
+    level=OLDEST,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
     answered_across_workers=True,
 )
@@ -131,6 +142,7 @@ class DeleteQueue(NamedTuple):
     Kind.ASSIGN_PARTITIONS,
     DiskUse.ALWAYS,
     _weight_of_assignment,
+    level=OLDEST,
     publishes=(
         RowKind.PARTITION,
         RowKind.SWEEP_QUEUE,
@@ -186,6 +198,7 @@ _REFUSED = b"\1"
     Kind.QUEUE_READY,
     DiskUse.ALWAYS,
     one,
+    level=OLDEST,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
 )
 class QueueReady(NamedTuple):
@@ -207,7 +220,7 @@ class QueueReady(NamedTuple):
         return QueueReady(envelope.queue_id, envelope.number, envelope.body == _REFUSED)
 
 
-@of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, publishes=(RowKind.ASSIGNMENT,))
+@of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, level=OLDEST, publishes=(RowKind.ASSIGNMENT,))
 class DropTombstone(NamedTuple):
     """No late command can speak of this deleted queue any more."""
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
 from kproxy.virtual.types import QueueId
@@ -13,7 +14,7 @@ from kproxy.virtual.types import QueueId
 @of_kind(
     Kind.APPEND,
     DiskUse.ORDINARY,
-    one,
+    one, level=OLDEST,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
         RowKind.OPEN_FIRST,
@@ -32,6 +33,7 @@ class Append:
     Kind.COPY,
     DiskUse.MODEST,
     one,
+    level=OLDEST,
     publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
 )
@@ -46,6 +48,7 @@ class Copy:
     Kind.REPLACE,
     DiskUse.MODEST,
     one,
+    level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
 )
@@ -81,6 +84,7 @@ def _weight_of_compact(envelope: Envelope) -> int:
     Kind.COMPACT,
     DiskUse.ALWAYS,
     _weight_of_compact,
+    level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
 )
 class Compact(NamedTuple):
@@ -110,7 +114,7 @@ class Compact(NamedTuple):
         )
 
 
-@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
+@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, level=OLDEST, publishes=(RowKind.PARTITION,))
 class Trim(NamedTuple):
     """Records before `log_start` go; -1 stands for all there are."""
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.levels import RESTORES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 
 OFFSETS_PER_MS = 1 << 11
@@ -21,7 +22,7 @@ def first_offset(next_offset: int, time_ms: int) -> int:
 
 
 @of_kind(
-    Kind.RESTORED, DiskUse.ALWAYS, turn,
+    Kind.RESTORED, DiskUse.ALWAYS, turn, level=RESTORES_FROM,
     publishes=(RowKind.RESTORED, RowKind.TRANSACTION),
 )  # fmt: skip
 class Restored(NamedTuple):

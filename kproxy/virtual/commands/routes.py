@@ -17,6 +17,7 @@ import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.levels import ROUTES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -38,7 +39,7 @@ _KEY = struct.Struct(">H")
 
 
 @of_kind(
-    Kind.ROUTE, DiskUse.MODEST, turn,
+    Kind.ROUTE, DiskUse.MODEST, turn, level=ROUTES_FROM,
     publishes=(RowKind.ROUTE, RowKind.ROUTE_DEFINITION, RowKind.PENDING_ASSIGNMENT,
                RowKind.PARTITION),
     answered_across_workers=True,
@@ -71,7 +72,7 @@ class DefineRoute(NamedTuple):
         )  # fmt: skip
 
 
-@of_kind(Kind.CUT, DiskUse.MODEST, publishes=(RowKind.ROUTE, RowKind.PARTITION))
+@of_kind(Kind.CUT, DiskUse.MODEST, level=ROUTES_FROM, publishes=(RowKind.ROUTE, RowKind.PARTITION))
 class Cut(NamedTuple):
     """All before `after` has landed; what lies before `through` is shipped next.
 
@@ -117,7 +118,7 @@ def _weight_of_ship(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship,
+    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship, level=ROUTES_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED, RowKind.ROUTE,
         RowKind.PENDING_ASSIGNMENT,
@@ -206,7 +207,8 @@ class Ship(NamedTuple):
 
 
 @of_kind(
-    Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
+    Kind.FORGET_LANDED, DiskUse.ALWAYS, level=ROUTES_FROM,
+    publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED),
 )  # fmt: skip
 class ForgetLanded(NamedTuple):
     """Nothing comes any more of these routes: their sources or definers are gone, for long.

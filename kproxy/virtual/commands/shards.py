@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 
 
-@of_kind(Kind.CLAIM, DiskUse.ALWAYS, one, publishes=(RowKind.TERM,))
+@of_kind(Kind.CLAIM, DiskUse.ALWAYS, one, level=OLDEST, publishes=(RowKind.TERM,))
 class Claim(NamedTuple):
     """The envelope's writer serves the shard from now on."""
 
@@ -22,7 +23,7 @@ class Claim(NamedTuple):
         return Claim(envelope.writer)
 
 
-@of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items)
+@of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items, level=OLDEST)
 class Foreign(NamedTuple):
     """In the place of a record of the data topic that no kproxy wrote."""
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import CHUNK, NOWHERE, Position
@@ -88,7 +89,8 @@ _SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
 
 
 @of_kind(
-    Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET)
+    Kind.SHARE_SET, DiskUse.MODEST, _weight, level=SHARES_FROM,
+    publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET),
 )  # fmt: skip
 class SetShares(NamedTuple):
     """Share partitions of a group, in the shard of their queue partitions.
@@ -156,7 +158,7 @@ def _weight_of_states(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.SHARE, DiskUse.MODEST, _weight_of_states,
+    Kind.SHARE, DiskUse.MODEST, _weight_of_states, level=SHARES_FROM,
     publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER),
 )  # fmt: skip
 class ChangeShares(NamedTuple):
@@ -201,7 +203,9 @@ class ChangeShares(NamedTuple):
         return ChangeShares(group, partitions, envelope.time_ms)
 
 
-@of_kind(Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, publishes=(RowKind.SHARE_QUEUE,))
+@of_kind(
+    Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, level=SHARES_FROM, publishes=(RowKind.SHARE_QUEUE,)
+)
 class NoteShareQueues(NamedTuple):
     """In the group's shard: of so many partitions of a queue there are share partitions; 0: none.
 
@@ -228,7 +232,7 @@ class NoteShareQueues(NamedTuple):
         return NoteShareQueues(group, envelope.number, queues)
 
 
-@of_kind(Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, answered_across_workers=True)
+@of_kind(Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, level=SHARES_FROM, answered_across_workers=True)
 class LookAtShares(NamedTuple):
     """Asks the fold where share partitions stand.
 
@@ -261,7 +265,7 @@ FORWARD_BYTES = _FORWARD.size
 
 
 @of_kind(
-    Kind.FORWARD, DiskUse.ORDINARY, publishes=(
+    Kind.FORWARD, DiskUse.ORDINARY, level=SHARES_FROM, publishes=(
         RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED,
     ), answered_across_workers=True,
 )  # fmt: skip
@@ -320,7 +324,7 @@ def batch_of(envelope: Envelope) -> memoryview:
     return memoryview(envelope.body)[: len(envelope.body) - _FORWARD.size - length]
 
 
-@of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, publishes=(RowKind.FORWARD_TARGET,))
+@of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, level=SHARES_FROM, publishes=(RowKind.FORWARD_TARGET,))
 class AimForward(NamedTuple):
     """In the source's shard: where a stream goes from now on.
 
@@ -350,7 +354,13 @@ class AimForward(NamedTuple):
         return AimForward(source, group, (QueueId(queue_id), index), envelope.number)
 
 
-@of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))
+@of_kind(
+    Kind.SETTLE_FORWARD,
+    DiskUse.ALWAYS,
+    _weight,
+    level=SHARES_FROM,
+    publishes=(RowKind.DEAD_LETTER,),
+)
 class SettleForward(NamedTuple):
     """What was owed was taken, or given up: places of DEAD_LETTER rows."""
 

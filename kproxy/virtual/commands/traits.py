@@ -43,6 +43,8 @@ class Traits(NamedTuple):
     """The traits of a kind of envelope."""
 
     disk: DiskUse
+    level: int
+    """The level from which it may be written (`virtual.levels`); `Level.admits` holds it."""
     weight: Callable[[Envelope], int]
     """What applying one costs, from the envelope alone; never less than 1."""
     publishes: frozenset[RowKind] = frozenset()
@@ -56,7 +58,13 @@ class Traits(NamedTuple):
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
 TRAITS: dict[Kind, Traits] = {}
+_LEVELS: dict[int, int] = {}
 Command = TypeVar("Command")
+
+
+def level_of(kind: int) -> int:
+    """Return the level from which a kind may be written."""
+    return _LEVELS[kind]
 
 
 def of_kind(
@@ -65,6 +73,7 @@ def of_kind(
     weight: Callable[[Envelope], int] = one,
     publishes: tuple[RowKind, ...] = (),
     *,
+    level: int,
     answered_across_workers: bool = False,
     carries_batch: bool = False,
 ) -> Callable[[type[Command]], type[Command]]:
@@ -73,8 +82,9 @@ def of_kind(
     def register(command: type[Command]) -> type[Command]:
         assert kind not in COMMANDS, f"{kind.name} has two classes"
         COMMANDS[kind] = command
+        _LEVELS[kind] = level
         TRAITS[kind] = Traits(
-            disk, weight, frozenset(publishes), answered_across_workers, carries_batch
+            disk, level, weight, frozenset(publishes), answered_across_workers, carries_batch
         )
         return command
 

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import ORDERED_FROM, OffsetCommit
+from kproxy.virtual.commands.offsets import OffsetCommit
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.levels import ORDERED_FROM, TRANSACTIONS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import NO_NUMBER, Participant
@@ -91,6 +92,7 @@ def _weight_of_marker(envelope: Envelope) -> int:
     Kind.INIT_PRODUCER,
     DiskUse.ORDINARY,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION,),
 )
 class InitProducer(NamedTuple):
@@ -123,6 +125,7 @@ class InitProducer(NamedTuple):
     Kind.ENLIST,
     DiskUse.ORDINARY,
     _weight_of_partitions,
+    level=TRANSACTIONS_FROM,
     publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP),
     answered_across_workers=True,
 )
@@ -177,6 +180,7 @@ def _participant(shard: int, data: bytes) -> Participant:
     Kind.BEGIN,
     DiskUse.ORDINARY,
     _weight_of_partitions,
+    level=TRANSACTIONS_FROM,
     publishes=(*_OPEN_ROWS, RowKind.GROUP),
 )
 class Begin(NamedTuple):
@@ -240,6 +244,7 @@ class EndCause:
     Kind.END,
     DiskUse.ALWAYS,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=_COORDINATOR_ROWS,
     answered_across_workers=True,
 )
@@ -279,7 +284,7 @@ class End(NamedTuple):
 @of_kind(
     Kind.MARKER,
     DiskUse.ALWAYS,
-    _weight_of_marker,
+    _weight_of_marker, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
         RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
@@ -329,6 +334,7 @@ class Marker(NamedTuple):
     Kind.COMPLETE,
     DiskUse.ALWAYS,
     lambda envelope: NAMED_MAX // 2,
+    level=TRANSACTIONS_FROM,
     publishes=_COORDINATOR_ROWS,
 )
 class Complete(NamedTuple):
@@ -354,7 +360,7 @@ class Complete(NamedTuple):
 @of_kind(
     Kind.TRANSACTION_COMMIT,
     DiskUse.MODEST,
-    by_items,
+    by_items, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP,
     ),
@@ -421,6 +427,7 @@ class TransactionCommit(NamedTuple):
     Kind.EXPIRE_TRANSACTION,
     DiskUse.ALWAYS,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION, RowKind.TRANSACTIONAL_PRODUCER),
 )
 class ExpireTransaction(NamedTuple):
