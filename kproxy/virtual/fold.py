@@ -224,7 +224,8 @@ class Fold:
     def _forget_producers(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        key, named = ForgetProducers.decode(envelope)
+        asked = ForgetProducers.decode(envelope)
+        key, named = asked.key, asked.producers
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
@@ -286,7 +287,8 @@ class Fold:
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, partition, log_start, _ = Trim.decode(envelope)
+        asked = Trim.decode(envelope)
+        queue_id, partition, log_start = asked.queue_id, asked.partition, asked.log_start
         key = (queue_id, partition)
         row = self.state.partition(key)
         if row is None:
@@ -391,7 +393,8 @@ class Fold:
         self.state.put(key, json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, name, wanted, configs, unasked = CreateQueue.decode(envelope)
+        asked = CreateQueue.decode(envelope)
+        queue_id, name, wanted = asked.queue_id, asked.name, asked.partitions
         existing = self.state.queue(name)
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
@@ -403,22 +406,23 @@ class Fold:
             wanted=wanted,
             created_at=LogOffset(log_offset),
             changed_at=LogOffset(log_offset),
-            configs=configs,
-            unasked=unasked,
+            configs=asked.configs,
+            unasked=asked.unasked,
         )
         refused = self._routes.refusal(None, queue)
         if refused is not None:
             return refused
         self.state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
-        if configs:
+        if asked.configs:
             self._reroute(log_offset, None, queue)
         if self._routes.any_defined and self._routes.routes_from(name):
             self._tell_routes(log_offset, queue)
         return outcome
 
     def _grow(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, wanted = GrowQueue.decode(envelope)
+        asked = GrowQueue.decode(envelope)
+        queue_id, wanted = asked.queue_id, asked.partitions
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -446,15 +450,15 @@ class Fold:
         return outcome
 
     def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, given, dropped, replace_all = ConfigureQueue.decode(envelope)
-        queue = self.state.queue_by_id(queue_id)
+        asked = ConfigureQueue.decode(envelope)
+        queue = self.state.queue_by_id(asked.queue_id)
         if queue is None:
             return _NO_QUEUE
-        kept = {} if replace_all else dict(queue.configs)
-        for name in dropped:
+        kept = {} if asked.replace_all else dict(queue.configs)
+        for name in asked.dropped:
             kept.pop(name, None)
         changed = replace(
-            queue, configs=kept | given, changed_at=LogOffset(log_offset), unasked=False
+            queue, configs=kept | asked.given, changed_at=LogOffset(log_offset), unasked=False
         )
         refused = self._routes.refusal(queue, changed)
         if refused is not None:
@@ -513,25 +517,26 @@ class Fold:
     def _assign_partitions(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        queue_id, name, partitions, as_of, time_ms, routes = AssignPartitions.decode(envelope)
+        asked = AssignPartitions.decode(envelope)
+        queue_id, name, partitions = asked.queue_id, asked.name, asked.partitions
         key = rows.assignment_key(queue_id)
         data = self.state.get(key)
         known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
-        if as_of <= known_as_of:
+        if asked.as_of <= known_as_of:
             return Outcome(Code.NONE)  # told before, or a late one
         if partitions:
             self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
             mine = self._mine(name, range(partitions))
-            self._routes.tell(queue_id, mine, told_of(routes), as_of)
+            self._routes.tell(queue_id, mine, told_of(asked.routes), asked.as_of)
         else:
             mine = self._mine(name, range(known))
             for index in mine:
                 self.state.drop_partition((queue_id, index))
             self._delays.drop(queue_id, mine)
             self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = time_ms + rows.TOMBSTONE_KEPT_MS
+            forget_ms = asked.time_ms + rows.TOMBSTONE_KEPT_MS
             self.state.file(rows.retention_due_key(forget_ms, queue_id, rows.TOMBSTONE_INDEX))
-        self.state.put(key, rows.encode_assignment(as_of, partitions))
+        self.state.put(key, rows.encode_assignment(asked.as_of, partitions))
         return Outcome(Code.NONE)
 
     def _drop_tombstone(

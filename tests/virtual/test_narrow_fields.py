@@ -19,12 +19,14 @@ from kproxy.delays import delivery
 from kproxy.metadata import group_settings, routing
 from kproxy.protocol.batch import HEADER
 from kproxy.protocol.guard import TEXT_BYTES_MAX
-from kproxy.virtual import partitioner, schema
+from kproxy.virtual import fields, partitioner, schema
 from kproxy.virtual.commands import delays as delay_commands
+from kproxy.virtual.commands import forms
 from kproxy.virtual.commands import routes as route_commands
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands import transactions as transaction_commands
 from kproxy.virtual.commands.envelope import FORM, Kind
+from kproxy.virtual.commands.traits import COMMANDS, FORMS
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
@@ -161,7 +163,8 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
     for module in pkgutil.walk_packages(virtual.__path__, "kproxy.virtual."):
         made, name = import_module(module.name), module.name.removeprefix("kproxy.virtual.")
         yield from _of_schemas(name, made)
-        if made is schema:
+        yield from _of_forms(name)
+        if made in (fields, forms, schema):
             continue
         tree = ast.parse(inspect.getsource(made))
         for node in tree.body:
@@ -183,11 +186,21 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
                 yield f"{name}.{_name(node)}", found
 
 
+ROOM = MOST | {"P": MOST["I"], "N": MOST["H"]}
+
+
+def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
+    """Fields of commands of this module that have a form."""
+    for kind, form in FORMS.items():
+        if COMMANDS[kind].__module__ == f"kproxy.virtual.{name}":
+            if found := [ROOM[code] for codes in form.codes for code in codes if code in ROOM]:
+                yield f"{name}.{COMMANDS[kind].__name__}", found
+
+
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
-    room = MOST | {"P": MOST["I"], "N": MOST["H"]}
     for variable, value in vars(module).items():
         if isinstance(value, schema.Keys) and f"{variable} = " in inspect.getsource(module):
-            if found := [room[code] for code in value.codes if code in room]:
+            if found := [ROOM[code] for code in value.codes if code in ROOM]:
                 yield f"{name}.{variable}", found
 
 

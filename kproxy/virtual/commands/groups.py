@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from kproxy.virtual.commands.bodies import body_of, values_of
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, turn
 from kproxy.virtual.levels import BINARY_FROM, OLDEST
 from kproxy.virtual.rows import groups as group_rows
@@ -68,16 +68,14 @@ class ChangeGroup(NamedTuple):
 
 
 @of_kind(
-    Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, level=OLDEST, publishes=(RowKind.GROUP, RowKind.OFFSET)
+    Kind.DELETE_GROUP,
+    DiskUse.ALWAYS,
+    turn,
+    level=OLDEST,
+    publishes=(RowKind.GROUP, RowKind.OFFSET),
+    form=Form(json="group"),
 )
-class DeleteGroup(NamedTuple):
+class DeleteGroup(Command):
     """An empty group goes, with its offsets."""
 
     group: str
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DELETE_GROUP, body=body_of(group=self.group))
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DeleteGroup":
-        return DeleteGroup(values_of(envelope)["group"])

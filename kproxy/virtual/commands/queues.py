@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kproxy.virtual.commands.bodies import body_of, values_of
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one, turn
 from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
@@ -45,8 +45,9 @@ def _weight_of_assignment(envelope: Envelope) -> int:
     level=OLDEST,
     publishes=_QUEUE_ROWS,
     answered_across_workers=True,
+    form=Form(head="queue_id", json="name partitions configs unasked?"),
 )
-class CreateQueue(NamedTuple):
+class CreateQueue(Command):
     """A new queue, in its home shard. `unasked` (`rows.Queue`) needs the level UNASKED_FROM."""
 
     queue_id: QueueId
@@ -54,19 +55,6 @@ class CreateQueue(NamedTuple):
     partitions: int
     configs: dict[str, str]
     unasked: bool = False
-
-    def envelope(self) -> Envelope:
-        more = {"unasked": True} if self.unasked else {}
-        body = body_of(name=self.name, partitions=self.partitions, configs=self.configs, **more)
-        return Envelope(Kind.CREATE, self.queue_id, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "CreateQueue":
-        values = values_of(envelope)
-        return CreateQueue(
-            envelope.queue_id, values["name"], values["partitions"], values["configs"],
-            values.get("unasked", False),
-        )  # fmt: skip
 
 
 @of_kind(
@@ -76,19 +64,13 @@ class CreateQueue(NamedTuple):
     level=OLDEST,
     publishes=_QUEUE_ROWS,
     answered_across_workers=True,
+    form=Form(head="queue_id number=partitions"),
 )
-class GrowQueue(NamedTuple):
+class GrowQueue(Command):
     """A queue gets more partitions: so many in all."""
 
     queue_id: QueueId
     partitions: int
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.GROW, self.queue_id, number=self.partitions)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "GrowQueue":
-        return GrowQueue(envelope.queue_id, envelope.number)
 
 
 @of_kind(
@@ -98,23 +80,15 @@ class GrowQueue(NamedTuple):
     level=OLDEST,
     publishes=_QUEUE_ROWS,
     answered_across_workers=True,
+    form=Form(head="queue_id", json="set=given drop=dropped all=replace_all"),
 )
-class ConfigureQueue(NamedTuple):
+class ConfigureQueue(Command):
     """A queue's settings change; `replace_all` drops those that are not given."""
 
     queue_id: QueueId
     given: dict[str, str]
     dropped: list[str]
     replace_all: bool
-
-    def envelope(self) -> Envelope:
-        body = body_of(set=self.given, drop=self.dropped, all=self.replace_all)
-        return Envelope(Kind.CONFIGURE, self.queue_id, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "ConfigureQueue":
-        values = values_of(envelope)
-        return ConfigureQueue(envelope.queue_id, values["set"], values["drop"], values["all"])
 
 
 @of_kind(
@@ -124,18 +98,12 @@ class ConfigureQueue(NamedTuple):
     level=OLDEST,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
     answered_across_workers=True,
+    form=Form(head="queue_id"),
 )
-class DeleteQueue(NamedTuple):
+class DeleteQueue(Command):
     """A queue goes, with its records."""
 
     queue_id: QueueId
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DELETE, self.queue_id)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DeleteQueue":
-        return DeleteQueue(envelope.queue_id)
 
 
 @of_kind(
@@ -152,8 +120,9 @@ class DeleteQueue(NamedTuple):
         RowKind.DELAY,
     ),
     answered_across_workers=True,
+    form=Form(head="queue_id number=as_of time_ms", json="name partitions routes?"),
 )
-class AssignPartitions(NamedTuple):
+class AssignPartitions(Command):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
     `as_of`: the log offset in the home shard at which that was decided. `routes`: all routes from
@@ -166,29 +135,6 @@ class AssignPartitions(NamedTuple):
     as_of: int
     time_ms: int
     routes: Sequence[Sequence[Any]] = ()
-
-    def envelope(self) -> Envelope:
-        routes = {"routes": self.routes} if self.routes else {}
-        body = body_of(name=self.name, partitions=self.partitions, **routes)
-        return Envelope(
-            Kind.ASSIGN_PARTITIONS,
-            self.queue_id,
-            number=self.as_of,
-            time_ms=self.time_ms,
-            body=body,
-        )
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "AssignPartitions":
-        values = values_of(envelope)
-        return AssignPartitions(
-            envelope.queue_id,
-            values["name"],
-            values["partitions"],
-            envelope.number,
-            envelope.time_ms,
-            values.get("routes", ()),
-        )
 
 
 _REFUSED = b"\1"
@@ -220,15 +166,15 @@ class QueueReady(NamedTuple):
         return QueueReady(envelope.queue_id, envelope.number, envelope.body == _REFUSED)
 
 
-@of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, level=OLDEST, publishes=(RowKind.ASSIGNMENT,))
-class DropTombstone(NamedTuple):
+@of_kind(
+    Kind.DROP_TOMBSTONE,
+    DiskUse.ALWAYS,
+    one,
+    level=OLDEST,
+    publishes=(RowKind.ASSIGNMENT,),
+    form=Form(head="queue_id"),
+)
+class DropTombstone(Command):
     """No late command can speak of this deleted queue any more."""
 
     queue_id: QueueId
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DROP_TOMBSTONE, self.queue_id)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DropTombstone":
-        return DropTombstone(envelope.queue_id)

@@ -4,6 +4,7 @@ import struct
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one
 from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
@@ -114,20 +115,18 @@ class Compact(NamedTuple):
         )
 
 
-@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, level=OLDEST, publishes=(RowKind.PARTITION,))
-class Trim(NamedTuple):
+@of_kind(
+    Kind.TRIM,
+    DiskUse.ALWAYS,
+    one,
+    level=OLDEST,
+    publishes=(RowKind.PARTITION,),
+    form=Form(head="queue_id partition number=log_start time_ms"),
+)
+class Trim(Command):
     """Records before `log_start` go; -1 stands for all there are."""
 
     queue_id: QueueId
     partition: int
     log_start: int
     time_ms: int = 0
-
-    def envelope(self) -> Envelope:
-        return Envelope(
-            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms
-        )
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Trim":
-        return Trim(envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms)
