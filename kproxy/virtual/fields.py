@@ -21,8 +21,8 @@ _LENGTH = struct.Struct(">H")
 _TIME = struct.Struct(">Q")
 _QUEUE_BYTES = 16
 
-Pack = Callable[[Any], bytes]
-Read = Callable[[bytes, int], tuple[Any, int]]
+_Pack = Callable[[Any], bytes]
+_Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 def _pack_partition(key: PartitionKey) -> bytes:
@@ -38,12 +38,12 @@ def _read_queue(data: bytes, at: int) -> tuple[QueueId, int]:
     return QueueId(data[at : at + _QUEUE_BYTES]), at + _QUEUE_BYTES
 
 
-def _pack_name(text: str) -> bytes:
+def pack_name(text: str) -> bytes:
     name = text.encode()
     return _LENGTH.pack(len(name)) + name
 
 
-def _read_name(data: bytes, at: int) -> tuple[str, int]:
+def read_name(data: bytes, at: int) -> tuple[str, int]:
     (length,) = _LENGTH.unpack_from(data, at)
     at += _LENGTH.size
     return data[at : at + length].decode(), at + length
@@ -61,7 +61,7 @@ def _read_rest(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at:], len(data)
 
 
-def _number(code: str) -> tuple[Pack, Read]:
+def _number(code: str) -> tuple[_Pack, _Read]:
     form = struct.Struct(">" + code)
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -70,19 +70,14 @@ def _number(code: str) -> tuple[Pack, Read]:
     return form.pack, read
 
 
-_CODECS: dict[str, tuple[Pack, Read]] = {
+_CODECS: dict[str, tuple[_Pack, _Read]] = {
     "P": (_pack_partition, _read_partition),
     "U": (bytes, _read_queue),
-    "N": (_pack_name, _read_name),
+    "N": (pack_name, read_name),
     "T": (str.encode, _read_text),
     "R": (bytes, _read_rest),
     "t": (_pack_time, _number("Q")[1]),
 }
-
-
-def codec(code: str) -> tuple[Pack, Read]:
-    """Return how a field is packed, and how it is read."""
-    return _CODECS.get(code) or _number(code)
 
 
 class Fields:
@@ -90,7 +85,7 @@ class Fields:
 
     def __init__(self, codes: str) -> None:
         self.codes = _CODE.findall(codes)
-        codecs = [codec(code) for code in self.codes]
+        codecs = [_CODECS.get(code) or _number(code) for code in self.codes]
         self._packs = [pack for pack, _ in codecs]
         self._reads = [read for _, read in codecs]
 

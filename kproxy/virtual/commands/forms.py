@@ -10,9 +10,9 @@
 `head`: the fields of the envelope's head that carry a field of the command: `time_ms`, or with
 another name `number=after`; `key` stands for queue id and partition.
 
-`body`: a form byte, then fields by name and code (`virtual.fields`). A code in brackets is that of
-each item of a field: `partitions:(P)`. `#name:H`, anywhere before a field, is its length in
-bytes or items. Text or items without one go to the end.
+`body`: a form byte, numbers by name and code (`virtual.fields`), then text, and items with the code
+of each in brackets: `partitions:(P)`. `#name:H` among the numbers is the length of a field in bytes
+or items. Without one it goes to the end.
 
 `json`: fields of a body that is JSON: `name`, or with another key `set=given`. One with `?` behind
 it is left out where it is false, and then has its default.
@@ -24,22 +24,20 @@ form: they make their bytes by hand.
 import re
 import struct
 from collections import namedtuple
-from collections.abc import Callable
 from inspect import get_annotations
-from typing import Any, NamedTuple, Self, dataclass_transform
+from typing import Any, Self, dataclass_transform
 
 import orjson  # a tenth of what the standard library's costs for each new queue (measured)
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.fields import codec
+from kproxy.virtual.fields import pack_name, read_name
 from kproxy.virtual.rows.forms import later_form
 
 FORM = 1
 _TOKEN = re.compile(r"(#?)(\w+):(\(\w+\)|\d*[A-Za-z?])")
-_FORM_BYTE = bytes([FORM])
 
 
-@dataclass_transform()
+@dataclass_transform(frozen_default=True)
 class Command:
     """A command that has a form. `of_kind` makes a named tuple of it, with these methods."""
 
@@ -58,208 +56,151 @@ class Command:
         raise NotImplementedError
 
 
-class _Field(NamedTuple):
-    """A field of a body. The values are those of the command, text as bytes."""
+class _Code:
+    """The source of two functions: one makes an envelope of the fields of a command, one reads it.
 
-    pack: Callable[[list[Any]], bytes]
-    read: Callable[[bytes, int, list[Any]], int]
-    """Puts what it reads into the values; returns the position behind it."""
+    Fields are local variables of their names; what the functions need besides begins with `_`.
+    """
 
-
-def _numbers(codes: str, sources: list[tuple[int, bool]]) -> _Field:
-    """Numbers, and lengths of the fields that are marked."""
-    form = struct.Struct(">" + codes)
-    pack, size = form.pack, form.size
-
-    def packed(values: list[Any]) -> bytes:
-        return pack(*[len(values[i]) if is_length else values[i] for i, is_length in sources])
-
-    def read(data: bytes, at: int, values: list[Any]) -> int:
-        for (i, _), value in zip(sources, form.unpack_from(data, at), strict=True):
-            values[i] = value
-        return at + size
-
-    return _Field(packed, read)
-
-
-def _text(i: int, *, measured: bool, encoded: bool) -> _Field:
-    def read(data: bytes, at: int, values: list[Any]) -> int:
-        end = at + values[i] if measured else len(data)
-        values[i] = data[at:end].decode() if encoded else data[at:end]
-        return end
-
-    return _Field(lambda values: values[i], read)
-
-
-def _single(i: int, code: str) -> _Field:
-    pack, read_one = codec(code)
-
-    def read(data: bytes, at: int, values: list[Any]) -> int:
-        values[i], at = read_one(data, at)
-        return at
-
-    return _Field(lambda values: pack(values[i]), read)
-
-
-def _names(i: int) -> _Field:
-    """So many items that are text behind its length."""
-    pack, read_one = codec("N")
-
-    def read(data: bytes, at: int, values: list[Any]) -> int:
-        found = []
-        for _ in range(values[i]):
-            name, at = read_one(data, at)
-            found.append(name)
-        values[i] = found
-        return at
-
-    return _Field(lambda values: b"".join([pack(name) for name in values[i]]), read)
-
-
-def _items(i: int, codes: str, make: Callable[..., Any] | None, *, measured: bool) -> _Field:
-    """Items that are tuples of numbers. With more behind it, a P is a tuple in these."""
-    form = struct.Struct(">" + codes.replace("P", "16sI"))
-    pack, size, iter_unpack = form.pack, form.size, form.iter_unpack
-    nested = codes[0] == "P" and codes != "P"
-
-    def packed(values: list[Any]) -> bytes:
-        if nested:
-            return b"".join([pack(*item[0], *item[1:]) for item in values[i]])
-        return b"".join([pack(*item) for item in values[i]])
-
-    def read(data: bytes, at: int, values: list[Any]) -> int:
-        end = at + values[i] * size if measured else len(data)
-        found: Any = iter_unpack(data[at:end])
-        if nested:
-            found = [((queue_id, index), *rest) for queue_id, index, *rest in found]
-        values[i] = list(found) if make is None else [make(*item) for item in found]
-        return end
-
-    return _Field(packed, read)
-
-
-class _Binary:
-    """A body of binary fields behind a form byte."""
-
-    def __init__(self, kind: Kind, body: str, names: list[str], make: dict[str, Any]) -> None:
-        tokens = _TOKEN.findall(re.sub(r"(\w+):N", r"#\1:H \1:T", body))
-        measured = {name for is_length, name, _ in tokens if is_length}
+    def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        self._texts = [names.index(name) for _, name, code in tokens if code == "T"]
-        self._fields: list[_Field] = []
-        self.codes = [code for _, name, code in tokens]
-        """The codes of all fields, those of items in brackets."""
-        codes, sources = "", list[tuple[int, bool]]()
-        for is_length, name, code in tokens:
-            i = names.index(name)
-            if is_length or code == "U" or (code not in "TRP" and code[0] != "("):
-                codes += "16s" if code == "U" else code
-                sources.append((i, bool(is_length)))
-                continue
-            if codes:
-                self._fields.append(_numbers(codes, sources))
-                codes, sources = "", []
-            if code == "(N)":
-                self._fields.append(_names(i))
-            elif code[0] == "(":
-                found = _items(i, code[1:-1], make.get(name), measured=name in measured)
-                self._fields.append(found)
-            elif code == "P":
-                self._fields.append(_single(i, code))
+        self.globals: dict[str, Any] = {
+            "_Envelope": Envelope, "_dumps": orjson.dumps, "_kind": kind, "_later_form": later_form,
+            "_loads": orjson.loads, "_name": pack_name, "_names": _names, "_new": tuple.__new__,
+        }  # fmt: skip
+        self._write: list[str] = []
+        self._arguments = ["_kind"]
+        self._read: list[str] = []
+
+    def head(self, head: str) -> None:
+        for said in head.split():
+            field, _, name = said.partition("=")
+            name = name or field
+            if field == "key":
+                self._arguments.insert(1, f"*{name}")
+                self._read.append(f"{name} = _envelope.queue_id, _envelope.partition")
             else:
-                self._fields.append(_text(i, measured=name in measured, encoded=code == "T"))
-        if codes:
-            self._fields.append(_numbers(codes, sources))
+                self._arguments.append(f"{field}={name}")
+                self._read.append(f"{name} = _envelope.{field}")
 
-    def pack(self, command: Any) -> bytes:
-        values = list(command)
-        for i in self._texts:
-            values[i] = values[i].encode()
-        return _FORM_BYTE + b"".join([field.pack(values) for field in self._fields])
-
-    def read(self, envelope: Envelope, values: list[Any]) -> None:
-        data, at = bytes(envelope.body), 1
-        if data[0] != FORM:
-            raise later_form(f"a command {self._kind.name}", data[0])
-        for field in self._fields:
-            at = field.read(data, at, values)
-
-
-class _Json:
-    """A body that is JSON. Where it leaves a field out, that keeps the value it had."""
-
-    def __init__(self, fields: str, names: list[str]) -> None:
-        self._fields = list[tuple[str, int, bool]]()
-        self.codes = list[str]()
+    def json(self, fields: str, defaults: dict[str, Any]) -> None:
+        self._write.append("_said = {}")
+        self._read.append("_said = _loads(_envelope.body)")
         for said in fields.split():
             key, _, name = said.rstrip("?").partition("=")
-            self._fields.append((key, names.index(name or key), said.endswith("?")))
+            name = name or key
+            if said.endswith("?"):
+                self.globals[f"_default_{name}"] = defaults[name]
+                self._write.append(f"if {name}: _said[{key!r}] = {name}")
+                self._read.append(f"{name} = _said.get({key!r}, _default_{name})")
+            else:
+                self._write.append(f"_said[{key!r}] = {name}")
+                self._read.append(f"{name} = _said[{key!r}]")
+        self._arguments.append("body=_dumps(_said)")
 
-    def pack(self, command: Any) -> bytes:
-        said = {}
-        for key, i, optional in self._fields:
-            if command[i] or not optional:
-                said[key] = command[i]
-        return orjson.dumps(said)
+    def binary(self, fields: list[tuple[str, str, str]], make: dict[str, Any]) -> None:
+        codes, written, read = ">B", [str(FORM)], ["_form"]
+        measured = {name for is_length, name, _ in fields if is_length}
+        behind: list[str] = []
+        reading: list[str] = []
+        for is_length, name, code in fields:
+            length = f"_length_{name}" if name in measured else None
+            if code == "T":
+                self._write.append(f"{name} = {name}.encode()")
+                behind.append(name)
+                reading.append(f"_end = {f'_at + {length}' if length else 'None'}")
+                reading.append(f"{name} = _data[_at:_end].decode()")
+                reading.append("_at = _end")
+            elif code[0] == "(":
+                behind.append(self._items(name, code[1:-1], length, make.get(name), reading))
+            else:
+                assert not behind, f"{self._kind.name}: {name} is a number behind what is none"
+                codes += code.replace("P", "16sI").replace("U", "16s")
+                written.append(f"len({name})" if is_length else "*" * (code == "P") + name)
+                if code == "P":
+                    read.append(f"_queue_{name}, _index_{name}")
+                    reading.insert(0, f"{name} = _queue_{name}, _index_{name}")
+                else:
+                    read.append(str(length) if is_length else name)
+        form = struct.Struct(codes)
+        self.globals |= {"_pack": form.pack, "_unpack_from": form.unpack_from}
+        parts = [f"_pack({', '.join(written)})", *behind]
+        self._arguments.append(f"body={' + '.join(parts)}")
+        self._read += [
+            "_data = bytes(_envelope.body)",
+            f"if _data[0] != {FORM}: raise _later_form('a command {self._kind.name}', _data[0])",
+            f"{', '.join(read)}, = _unpack_from(_data)",
+            f"_at = {form.size}",
+            *reading,
+        ]
 
-    def read(self, envelope: Envelope, values: list[Any]) -> None:
-        said = orjson.loads(envelope.body)
-        for key, i, optional in self._fields:
-            if not optional or key in said:
-                values[i] = said[key]
+    def _items(
+        self, name: str, code: str, length: str | None, make: Any, reading: list[str]
+    ) -> str:
+        """Return the expression that packs items. A P with more behind it is nested in them."""
+        if code == "N":
+            reading.append(f"{name}, _at = _names(_data, _at, {length})")
+            return f"b''.join([_name(_item) for _item in {name}])"
+        form, nested = struct.Struct(">" + code.replace("P", "16sI")), code[0] == "P" != code
+        self.globals |= {
+            f"_pack_{name}": form.pack, f"_unpack_{name}": form.iter_unpack, f"_make_{name}": make,
+        }  # fmt: skip
+        reading.append(f"_end = {f'_at + {length} * {form.size}' if length else 'None'}")
+        found = f"_unpack_{name}(_data[_at:_end])"
+        if nested:
+            found = f"[_make_{name}((_queue, _i), *_rest) for _queue, _i, *_rest in {found}]"
+        reading.append(f"{name} = {found}" if nested else f"{name} = list({found})")
+        reading.append("_at = _end")
+        fields = "*_item[0], *_item[1:]" if nested else "*_item"
+        return f"b''.join([_pack_{name}({fields}) for _item in {name}])"
+
+    def methods(self, names: list[str]) -> dict[str, Any]:
+        """Return the functions, compiled: as fast as those that are written by hand."""
+        fields = "".join(f"{name}, " for name in names)
+        unpacked = [f"{fields}= _self"] if names else []
+        lines = [
+            "def envelope(_self):", *unpacked, *self._write,
+            f"return _Envelope({', '.join(self._arguments)})",
+            "def decode(_cls, _envelope):", *self._read, f"return _new(_cls, ({fields}))",
+        ]  # fmt: skip
+        source = "\n".join(line if line.startswith("def ") else f"    {line}" for line in lines)
+        made: dict[str, Any] = {}
+        exec(source, self.globals, made)
+        return {"envelope": made["envelope"], "decode": classmethod(made["decode"])}
+
+
+def _names(data: bytes, at: int, count: int) -> tuple[list[str], int]:
+    """Return so many items that are text behind its length, and the position behind them."""
+    found = []
+    for _ in range(count):
+        name, at = read_name(data, at)
+        found.append(name)
+    return found, at
 
 
 class Form:
-    """The bytes of a kind of command. `make`: what items of a field are made of, by its name."""
-
-    codes: list[str]
+    """The layout of a kind of command. `make`: what makes items of a field, by its name."""
 
     def __init__(self, head: str = "", body: str = "", json: str = "", **make: Any) -> None:
-        self._head = dict(_pair(said) for said in head.split())
-        self._body, self._json, self._make = body, json, make
+        self._head, self._body, self._json, self._make = head, _TOKEN.findall(body), json, make
+        self.codes: list[str] = [code for _, _, code in self._body]
+        """The codes of all fields of the body, those of items in brackets."""
+
+    @property
+    def is_binary(self) -> bool:
+        return bool(self._body)
 
     def complete(self, kind: Kind, declared: type) -> type:
         """Return the class of a kind: a named tuple of the declared fields, with its methods."""
         names = list(get_annotations(declared))
         given = {k: v for k, v in vars(declared).items() if k not in ("__dict__", "__weakref__")}
-        defaults = [given.pop(name) for name in names if name in given]
-        base = namedtuple(declared.__name__, names, defaults=defaults)  # type: ignore[misc]
-        given |= self._methods(kind, names, [None] * (len(names) - len(defaults)) + defaults)
-        return type(declared.__name__, (base, Command), {"__slots__": (), **given})
-
-    def _methods(self, kind: Kind, names: list[str], unset: list[Any]) -> dict[str, Any]:
-        key = names.index(self._head.pop("key")) if "key" in self._head else None
-        head = [(field, names.index(name)) for field, name in self._head.items()]
-        body: Any = None
+        defaults = {name: given.pop(name) for name in names if name in given}
+        base = namedtuple(declared.__name__, names, defaults=defaults.values())  # type: ignore[misc]
+        code = _Code(kind)
+        code.head(self._head)
         if self._body:
-            body = _Binary(kind, self._body, names, self._make)
+            code.binary(self._body, self._make)
         elif self._json:
-            body = _Json(self._json, names)
-        self.codes = body.codes if body else []
-
-        def envelope(command: Any) -> Envelope:
-            made = Envelope(kind)
-            if body is not None:
-                made.body = body.pack(command)
-            if key is not None:
-                made.queue_id, made.partition = command[key]
-            for field, i in head:
-                setattr(made, field, command[i])
-            return made
-
-        def decode(cls: Any, envelope: Envelope) -> Any:
-            values = unset.copy()
-            if key is not None:
-                values[key] = envelope.queue_id, envelope.partition
-            for field, i in head:
-                values[i] = getattr(envelope, field)
-            if body is not None:
-                body.read(envelope, values)
-            return tuple.__new__(cls, values)  # half of what it costs to call it
-
-        return {"envelope": envelope, "decode": classmethod(decode)}
-
-
-def _pair(said: str) -> tuple[str, str]:
-    field, _, name = said.partition("=")
-    return field, name or field
+            code.json(self._json, defaults)
+        given |= {"__slots__": (), **code.methods(names)}
+        return type(declared.__name__, (base, Command), given)
