@@ -24,6 +24,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import scanned
 from kproxy.loop.pulse import pulse
+from kproxy.metadata.levels import ABOVE_LEVEL
 from kproxy.shard.appends import outcomes_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.access import Secure
@@ -86,6 +87,7 @@ class CommandRouter:
         self._shards = context.shards
         self._serving = context.serving
         self._tasks = context.tasks
+        self._level = context.level
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._awaiting_ready: dict[
@@ -128,6 +130,10 @@ class CommandRouter:
                 if not self._answered_later(envelope):
                     ticket.add_done_callback(partial(self._decided_here, ticket))
                 return self._wait_for(Ticket([envelope]))
+        if not self._level.admits([envelope]):
+            refused = Ticket([envelope])
+            refused.set_error(KafkaError(Code.UNSUPPORTED_VERSION, ABOVE_LEVEL))
+            return refused
         envelope.time_ms = self._now_ms()
         envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
         ticket = self._wait_for(Ticket([envelope]))

@@ -41,7 +41,7 @@ from kproxy.metadata.cluster_map import (
     shard_record,
 )
 from kproxy.metadata.cluster_view import ClusterMapView, check_identity, new_cluster_id
-from kproxy.metadata.levels import NEWEST, OLDEST, Level
+from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import CompactionLimits
 from kproxy.store.rocks import RocksKv
@@ -51,6 +51,7 @@ from kproxy.upstream.membership import Membership
 from kproxy.upstream.settings import BadKafkaConfig, Upstream, upstream_of
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import ClusterRefused, Topics
+from kproxy.virtual.levels import NEWEST, OLDEST
 from kproxy.worker.worker import Worker
 
 _log = structlog.get_logger()
@@ -254,6 +255,7 @@ class ClusterNode:
             serving=self.shards.serving,
             settle=self.catalogue_barrier.wait,
             tasks=tasks,
+            level=self.level,
         )
 
     async def flush_now_and_then(self) -> None:

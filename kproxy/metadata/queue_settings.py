@@ -14,20 +14,20 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
-from kproxy.metadata.levels import (
-    ARRIVAL_FROM,
-    COMPACTION_FROM,
-    DELAYS_FROM,
-    ENCODINGS_FROM,
-    ROUTES_FROM,
-    Level,
-)
+from kproxy.metadata.levels import Level
 from kproxy.metadata.route_settings import KEEP, LAG_MAX, PREFIX, QUEUES_MAX, routes_conflict
 from kproxy.metadata.routing import read_configs, read_template
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.folds.routes import CONFIGS, TO
+from kproxy.virtual.levels import (
+    ARRIVAL_FROM,
+    COMPACTION_FROM,
+    DELAYS_FROM,
+    ENCODINGS_FROM,
+    ROUTES_FROM,
+)
 from kproxy.virtual.rows.queues import compacts
 
 SIZE, RETAINED_FROM = "max.message.bytes", "kproxy.retention.from"

@@ -18,7 +18,6 @@ from kproxy.common.errors import CannotStart
 from kproxy.common.logs import configure
 from kproxy.config.server import load
 from kproxy.metadata.cluster_view import identity, raise_level
-from kproxy.metadata.levels import RESTORES_FROM
 from kproxy.shard.restored import begin_again
 from kproxy.store import backups, files
 from kproxy.store.backups import BadBackup, Manifest, Source
@@ -26,6 +25,7 @@ from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed
 from kproxy.tools.drain import data_dir_option
+from kproxy.virtual.levels import RESTORES_FROM
 
 _THEIRS = ("LOCK", "lost+found", "admin.sock")  # in a directory that counts as empty
 

@@ -225,7 +225,8 @@ class Fold:
     def _forget_producers(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        key, named = ForgetProducers.decode(envelope)
+        asked = ForgetProducers.decode(envelope)
+        key, named = asked.key, asked.producers
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
@@ -287,20 +288,20 @@ class Fold:
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, partition, log_start, _, spares = Trim.decode(envelope)
-        key = (queue_id, partition)
+        asked = Trim.decode(envelope)
+        key, log_start = (asked.queue_id, asked.partition), asked.log_start
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
         start = row.next_offset if log_start == -1 else log_start
         if not 0 <= start <= row.next_offset:
             return Outcome(Code.OFFSET_OUT_OF_RANGE)
-        if spares and row.any_routes:
+        if asked.spares and row.any_routes:
             start = min(start, self._routes.passed_on(key, start))
         if start > row.log_start:
             row.log_start = start
             self.state.put_partition(key, row)
-            self._sweep_later(log_offset, queue_id, partition)
+            self._sweep_later(log_offset, *key)
         return Outcome(Code.NONE, row.log_start)
 
     def _sweep_later(self, log_offset: int, queue_id: QueueId, partition: int) -> None:
@@ -413,7 +414,8 @@ class Fold:
         self.state.put(key, json.dumps(work).encode())
 
     def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, name, wanted, configs, unasked = CreateQueue.decode(envelope)
+        asked = CreateQueue.decode(envelope)
+        queue_id, name, wanted = asked.queue_id, asked.name, asked.partitions
         existing = self.state.queue(name)
         if existing is not None:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
@@ -425,22 +427,23 @@ class Fold:
             wanted=wanted,
             created_at=LogOffset(log_offset),
             changed_at=LogOffset(log_offset),
-            configs=configs,
-            unasked=unasked,
+            configs=asked.configs,
+            unasked=asked.unasked,
         )
         refused = self._routes.refusal(None, queue)
         if refused is not None:
             return refused
         self.state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
-        if configs:
+        if asked.configs:
             self._reroute(log_offset, None, queue)
         if self._routes.any_defined and self._routes.routes_from(name):
             self._tell_routes(log_offset, queue)
         return outcome
 
     def _grow(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, wanted = GrowQueue.decode(envelope)
+        asked = GrowQueue.decode(envelope)
+        queue_id, wanted = asked.queue_id, asked.partitions
         queue = self.state.queue_by_id(queue_id)
         if queue is None:
             return _NO_QUEUE
@@ -468,18 +471,18 @@ class Fold:
         return outcome
 
     def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, given, dropped, replace_all, waits = ConfigureQueue.decode(envelope)
-        queue = self.state.queue_by_id(queue_id)
+        asked = ConfigureQueue.decode(envelope)
+        queue = self.state.queue_by_id(asked.queue_id)
         if queue is None:
             return _NO_QUEUE
-        kept = {} if replace_all else dict(queue.configs)
-        for name in dropped:
+        kept = {} if asked.replace_all else dict(queue.configs)
+        for name in asked.dropped:
             kept.pop(name, None)
         changed = replace(
-            queue, configs=kept | given, changed_at=LogOffset(log_offset), unasked=False
+            queue, configs=kept | asked.given, changed_at=LogOffset(log_offset), unasked=False
         )
         refused = self._routes.refusal(queue, changed)
-        if refused is None and waits:
+        if refused is None and asked.waits:
             refused = self._crowding(log_offset, queue, changed)
         if refused is not None:
             return refused
@@ -487,7 +490,7 @@ class Fold:
             self.state.file(rows.retention_due_key(0, queue.queue_id, index))
             self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
         outcome = self._put_queue(log_offset, changed)
-        self._reroute(log_offset, queue, changed, waits)
+        self._reroute(log_offset, queue, changed, asked.waits)
         return outcome
 
     def _crowding(self, log_offset: int, before: Queue, after: Queue) -> Outcome | None:
@@ -502,7 +505,8 @@ class Fold:
         return None
 
     def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, as_of, refused = QueueReady.decode(envelope)
+        asked = QueueReady.decode(envelope)
+        queue_id, as_of, refused = asked.queue_id, asked.as_of, asked.refused
         work = self.state.get(rows.pending_assignment_key(queue_id))
         if work is None or json.loads(work)["as_of"] != as_of:
             return Outcome(Code.NONE)
@@ -549,28 +553,29 @@ class Fold:
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
         asked = AssignPartitions.decode(envelope)
-        queue_id, name, partitions, as_of, time_ms, routes, waits = asked
+        queue_id, name, partitions = asked.queue_id, asked.name, asked.partitions
         key = rows.assignment_key(queue_id)
         data = self.state.get(key)
         known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
-        if as_of <= known_as_of:
+        if asked.as_of <= known_as_of:
             return Outcome(Code.NONE)  # told before, or a late one
         if partitions:
             mine = self._mine(name, range(partitions))
-            specs = {one.definer: one.spec for one in told_of(routes)}
-            if waits and self._routes.crowds(queue_id, mine, specs, as_of, others=b""):
+            told = told_of(asked.routes)
+            specs = {one.definer: one.spec for one in told}
+            if asked.waits and self._routes.crowds(queue_id, mine, specs, asked.as_of, others=b""):
                 return Outcome(Code.THROTTLING_QUOTA_EXCEEDED)  # asked again
             self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
-            self._routes.tell(queue_id, mine, told_of(routes), as_of)
+            self._routes.tell(queue_id, mine, told, asked.as_of)
         else:
             mine = self._mine(name, range(known))
             for index in mine:
                 self.state.drop_partition((queue_id, index))
             self._delays.drop(queue_id, mine)
             self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = time_ms + rows.TOMBSTONE_KEPT_MS
+            forget_ms = asked.time_ms + rows.TOMBSTONE_KEPT_MS
             self.state.file(rows.retention_due_key(forget_ms, queue_id, rows.TOMBSTONE_INDEX))
-        self.state.put(key, rows.encode_assignment(as_of, partitions))
+        self.state.put(key, rows.encode_assignment(asked.as_of, partitions))
         return Outcome(Code.NONE)
 
     def _drop_tombstone(

@@ -29,7 +29,7 @@ from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.delay_settings import FIXED, MODE
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
-from kproxy.metadata.levels import SECURITY_FROM, UNASKED_FROM, Level, Newest, Upgrades
+from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.metadata.queue_settings import SIZE, QueueSettings, settings_of
 from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import Setting
@@ -52,6 +52,7 @@ from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.folds.routes import CONFIGS
+from kproxy.virtual.levels import SECURITY_FROM, UNASKED_FROM
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.access import SECURITY_SHARD
 from kproxy.virtual.rows.queues import Queue

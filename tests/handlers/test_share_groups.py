@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.virtual.levels import SHARES_FROM
 from tests.handlers.test_handlers import Client
 
 NO_ID = UUID(int=0)

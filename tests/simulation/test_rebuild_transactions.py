@@ -15,7 +15,6 @@ import pytest
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
 from kproxy.config.server import Config
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
 from kproxy.virtual import snapshot
@@ -36,6 +35,7 @@ from kproxy.virtual.commands.transactions import (
 from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind

@@ -19,12 +19,14 @@ from kproxy.delays import delivery
 from kproxy.metadata import group_settings, routing
 from kproxy.protocol.batch import HEADER
 from kproxy.protocol.guard import TEXT_BYTES_MAX
-from kproxy.virtual import partitioner, schema
+from kproxy.virtual import fields, partitioner, schema
 from kproxy.virtual.commands import delays as delay_commands
+from kproxy.virtual.commands import forms
 from kproxy.virtual.commands import routes as route_commands
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands import transactions as transaction_commands
 from kproxy.virtual.commands.envelope import FORM, Kind
+from kproxy.virtual.commands.traits import COMMANDS, FORMS
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
@@ -67,7 +69,6 @@ LIMITS = {
     "commands.envelope._CRC": [CRC],
     "rows.groups._FORM": [FEW, WIRE32],
     "rows.groups.member_prefix": [TEXT],
-    "commands.offsets._LENGTH": [TEXT],
     "commands.offsets._COUNT": [WIRE32],
     "commands.offsets._PARTITION": [INDEX],
     "commands.offsets._EXPIRE": [WIRE32],
@@ -80,7 +81,7 @@ LIMITS = {
     "rows.producers._SENT": [WIRE32, WIRE32],
     "rows.producers._LAST_SEQUENCE": [WIRE32],
     "rows.producers._EPOCH": [WIRE16],
-    "commands.routes._CUT": [FEW, PARTS_MAX, route_commands.TARGETS_MAX],
+    "commands.routes.Cut": [PARTS_MAX, route_commands.TARGETS_MAX],
     "commands.routes._SHIP": [
         WIRE32, FEW, PARTS_MAX, FEW, 4 * routing.CONFIGS_MAX,
         route_commands.TARGETS_MAX,
@@ -114,11 +115,12 @@ LIMITS = {
     "rows.queues.offset_prefix": [TEXT],
     "rows.queues.offset_by_queue_key": [INDEX],
     "commands.shares._HEAD": [FEW, TEXT, WIRE32],
-    "commands.shares._SET": [INDEX, FEW],
+    "commands.shares.SetShares": [TEXT, WIRE32, INDEX, FEW],
     "commands.shares._SHARE": [INDEX, WIRE32, 0],
     "commands.shares._RUN": [WINDOW, WINDOW, 0xFF, share_commands.OWED | FEW],
-    "commands.shares._PARTITION": [INDEX],
-    "commands.shares._QUEUE": [rows.HIDDEN],
+    "commands.shares.LookAtShares": [TEXT, WIRE32, INDEX],
+    "commands.shares.AimForward": [INDEX],
+    "commands.shares.NoteShareQueues": [TEXT, WIRE32, rows.HIDDEN],
     "commands.shares._FORWARD": [FEW, FEW, INDEX, WINDOW, WINDOW, TEXT],
     "commands.shares._LENGTH": [TEXT],
     "commands.shares._PLACE": [WINDOW],
@@ -130,10 +132,9 @@ LIMITS = {
     "rows.shares.SHARE_QUEUES": [TEXT],
     "rows.shares.encode_initialised": [rows.HIDDEN],
     "snapshot._AS_OF": [FEW],
-    "commands.transactions._LENGTH": [TEXT],
-    "commands.transactions._INIT": [WIRE32, WIRE16],
+    "commands.transactions.InitProducer": [WIRE32, WIRE16],
     "commands.transactions._PRODUCER": [WIRE16, VERSION],
-    "commands.transactions._BEGIN": [WIRE16, VERSION, ALL, ALL],
+    "commands.transactions.Begin": [WIRE16, VERSION, ALL, ALL, INDEX, TEXT],
     "commands.transactions._END": [WIRE16, VERSION, FEW],
     "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
     "commands.transactions._PARTITION": [INDEX],
@@ -161,7 +162,8 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
     for module in pkgutil.walk_packages(virtual.__path__, "kproxy.virtual."):
         made, name = import_module(module.name), module.name.removeprefix("kproxy.virtual.")
         yield from _of_schemas(name, made)
-        if made is schema:
+        yield from _of_forms(name)
+        if made in (fields, forms, schema):
             continue
         tree = ast.parse(inspect.getsource(made))
         for node in tree.body:
@@ -183,11 +185,21 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
                 yield f"{name}.{_name(node)}", found
 
 
+ROOM = MOST | {"P": MOST["I"], "N": MOST["H"]}
+
+
+def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
+    """Fields of commands of this module that have a form."""
+    for kind, form in FORMS.items():
+        if COMMANDS[kind].__module__ == f"kproxy.virtual.{name}":
+            if found := [ROOM[code] for codes in form.codes for code in codes if code in ROOM]:
+                yield f"{name}.{COMMANDS[kind].__name__}", found
+
+
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
-    room = MOST | {"P": MOST["I"], "N": MOST["H"]}
     for variable, value in vars(module).items():
         if isinstance(value, schema.Keys) and f"{variable} = " in inspect.getsource(module):
-            if found := [room[code] for code in value.codes if code in room]:
+            if found := [ROOM[code] for code in value.codes if code in ROOM]:
                 yield f"{name}.{variable}", found
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
@@ -20,6 +19,7 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import transactions as transaction_rows

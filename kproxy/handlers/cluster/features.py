@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.metadata.levels import FEATURE, NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
+from kproxy.metadata.levels import FEATURE
+from kproxy.virtual.levels import NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
 from kproxy.worker.worker import Request, Worker
 
 _OF_KAFKA = (

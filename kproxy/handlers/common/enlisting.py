@@ -11,10 +11,10 @@ import anyio
 
 from kproxy.common.errors import Code
 from kproxy.loop.pace import slices
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
 from kproxy.transactions.beginnings import begun, by_shard
 from kproxy.virtual.commands.transactions import ASKS_ONLY, NAMED_MAX, Enlist
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.transactions import Participant, tag_of

@@ -16,7 +16,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
-from kproxy.metadata.levels import WAITS_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import (
     BROKER,
     BROKER_LOGGER,
@@ -33,6 +33,7 @@ from kproxy.security.acls import Op
 from kproxy.shard.appends import outcomes_of
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue
+from kproxy.virtual.levels import WAITS_FROM
 from kproxy.virtual.rows.queues import Queue
 from kproxy.worker.worker import Request, Worker
 

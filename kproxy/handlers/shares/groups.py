@@ -24,9 +24,9 @@ from kproxy.handlers.common.permitted import (
 )
 from kproxy.handlers.common.refusals import said
 from kproxy.loop.steps import Steps, done
-from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import Op
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.worker.worker import Request, Worker
 
 _GROUP_BYTES, _MEMBER_BYTES, _PART_BYTES = 900, 1500, 100  # about, until they are encoded

@@ -17,7 +17,6 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.permitted import need_transaction
 from kproxy.log.base import Ticket
 from kproxy.loop.pace import slices
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.varint import Superseded
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
@@ -26,6 +25,7 @@ from kproxy.transactions.beginnings import begun, by_shard
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import NAMED_MAX, End, Enlist, InitProducer
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
 from kproxy.virtual.rows.transactions import (

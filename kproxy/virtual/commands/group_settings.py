@@ -1,11 +1,9 @@
 """The command that changes what is set of a group."""
 
-from typing import NamedTuple
-
-import orjson
-
-from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 
 
@@ -13,10 +11,12 @@ from kproxy.virtual.rows.kinds import RowKind
     Kind.CONFIGURE_GROUP,
     DiskUse.MODEST,
     by_items,
+    level=SHARES_FROM,
     publishes=(RowKind.GROUP_CONFIG,),
     answered_across_workers=True,
+    form=Form(json="group set=given drop=dropped all=replace_all"),
 )
-class ConfigureGroup(NamedTuple):
+class ConfigureGroup(Command):
     """A group's settings change, whether there is such a group or not.
 
     `replace_all` drops those that are not given.
@@ -26,14 +26,3 @@ class ConfigureGroup(NamedTuple):
     given: dict[str, str]
     dropped: list[str]
     replace_all: bool = False
-
-    def envelope(self) -> Envelope:
-        values = {
-            "group": self.group, "set": self.given, "drop": self.dropped, "all": self.replace_all,
-        }  # fmt: skip
-        return Envelope(Kind.CONFIGURE_GROUP, body=orjson.dumps(values))
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "ConfigureGroup":
-        values = orjson.loads(envelope.body)
-        return ConfigureGroup(values["group"], values["set"], values["drop"], values["all"])

@@ -10,18 +10,15 @@ from typing import Any, NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.fields import pack_name, read_name
+from kproxy.virtual.levels import BINARY_FROM, OLDEST, ORDERED_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
-BINARY_FROM = 2
-"""The level from which bodies are binary."""
-ORDERED_FROM = 8
-"""The level from which a committed offset keeps the log offset of its commit."""
 _JSON = ord("{")
 _FORM = 1
 _ORDERED = 2  # the form of a COMMIT whose offsets keep its log offset; laid out as the first
-_LENGTH = struct.Struct(">H")
 _COUNT = struct.Struct(">I")
 _PARTITION = struct.Struct(">16sI")
 _EXPIRE = struct.Struct(">q?I")  # version, nothing left, how many offsets
@@ -45,7 +42,9 @@ class OffsetCommit(NamedTuple):
         return self.queue_id, self.partition
 
 
-@of_kind(Kind.COMMIT, DiskUse.MODEST, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+@of_kind(
+    Kind.COMMIT, DiskUse.MODEST, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class CommitOffsets(NamedTuple):
     """A member of a group, or nobody (epoch below 0), commits offsets.
 
@@ -67,7 +66,7 @@ class CommitOffsets(NamedTuple):
         if level < BINARY_FROM:
             return self._json()
         form = _ORDERED if level >= ORDERED_FROM else _FORM
-        parts = [bytes([form]), _text(self.group), _text(self.member)]
+        parts = [bytes([form]), pack_name(self.group), pack_name(self.member)]
         parts.append(_COMMIT.pack(self.epoch, len(self.offsets)))
         pack = _OFFSET.pack
         for queue_id, partition, offset, leader_epoch, metadata, deny in self.offsets:
@@ -96,8 +95,8 @@ def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
     ordered = body[0] == _ORDERED
     if not ordered:
         _check(body)
-    group, at = _text_at(body, 1)
-    member, at = _text_at(body, at)
+    group, at = read_name(body, 1)
+    member, at = read_name(body, at)
     epoch, count = _COMMIT.unpack_from(body, at)
     at += _COMMIT.size
     offsets = []
@@ -128,7 +127,7 @@ def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
     )  # fmt: skip
 
 
-@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET,))
+@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET,))
 class DeleteOffsets(NamedTuple):
     """A group's committed offsets of these partitions go, whatever they are.
 
@@ -147,7 +146,7 @@ class DeleteOffsets(NamedTuple):
             return _dumps({
                 "group": self.group, "partitions": [[q.hex(), i] for q, i in self.partitions],
             })  # fmt: skip
-        parts = [bytes([_FORM]), _text(self.group), _COUNT.pack(len(self.partitions))]
+        parts = [bytes([_FORM]), pack_name(self.group), _COUNT.pack(len(self.partitions))]
         parts += [_PARTITION.pack(*key) for key in self.partitions]
         return b"".join(parts)
 
@@ -163,14 +162,16 @@ def _decode_deletion(body: bytes) -> DeleteOffsets:
         keys = [(QueueId(bytes.fromhex(q)), index) for q, index in values["partitions"]]
         return DeleteOffsets(values["group"], keys)
     _check(body)
-    group, at = _text_at(body, 1)
+    group, at = read_name(body, 1)
     (count,) = _COUNT.unpack_from(body, at)
     start = at + _COUNT.size
     found = _PARTITION.iter_unpack(body[start : start + count * _PARTITION.size])
     return DeleteOffsets(group, [(QueueId(queue_id), index) for queue_id, index in found])
 
 
-@of_kind(Kind.EXPIRE, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+@of_kind(
+    Kind.EXPIRE, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class ExpireOffsets(NamedTuple):
     """Offsets expire, if they are as old as when a group of version `after` was looked at.
 
@@ -193,7 +194,7 @@ class ExpireOffsets(NamedTuple):
                 "group": self.group, "after": self.after, "nothing_left": self.nothing_left,
                 "offsets": [[q.hex(), *more] for q, *more in self.offsets],
             })  # fmt: skip
-        parts = [bytes([_FORM]), _text(self.group)]
+        parts = [bytes([_FORM]), pack_name(self.group)]
         parts.append(_EXPIRE.pack(self.after, self.nothing_left, len(self.offsets)))
         parts += [_EXPIRED.pack(*offset) for offset in self.offsets]
         return b"".join(parts)
@@ -212,7 +213,7 @@ def _decode_expiry(body: bytes, again_ms: int) -> ExpireOffsets:
             values["group"], values["after"], bool(values["nothing_left"]), offsets, again_ms
         )
     _check(body)
-    group, at = _text_at(body, 1)
+    group, at = read_name(body, 1)
     after, nothing_left, count = _EXPIRE.unpack_from(body, at)
     start = at + _EXPIRE.size
     found = _EXPIRED.iter_unpack(body[start : start + count * _EXPIRED.size])
@@ -227,15 +228,3 @@ def _dumps(values: dict[str, Any]) -> bytes:
 def _check(body: bytes) -> None:
     if body[0] != _FORM:
         raise later_form("a command's body", body[0])
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _LENGTH.pack(len(data)) + data
-
-
-def _text_at(body: bytes, at: int) -> tuple[str, int]:
-    """Return text and the position behind it."""
-    start = at + _LENGTH.size
-    end = start + _LENGTH.unpack_from(body, at)[0]
-    return body[start:end].decode(), end

@@ -4,7 +4,9 @@ import struct
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
 from kproxy.virtual.types import QueueId
@@ -13,7 +15,7 @@ from kproxy.virtual.types import QueueId
 @of_kind(
     Kind.APPEND,
     DiskUse.ORDINARY,
-    one,
+    one, level=OLDEST,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
         RowKind.OPEN_FIRST,
@@ -32,6 +34,7 @@ class Append:
     Kind.COPY,
     DiskUse.MODEST,
     one,
+    level=OLDEST,
     publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
 )
@@ -46,6 +49,7 @@ class Copy:
     Kind.REPLACE,
     DiskUse.MODEST,
     one,
+    level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
 )
@@ -81,6 +85,7 @@ def _weight_of_compact(envelope: Envelope) -> int:
     Kind.COMPACT,
     DiskUse.ALWAYS,
     _weight_of_compact,
+    level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
 )
 class Compact(NamedTuple):
@@ -110,11 +115,15 @@ class Compact(NamedTuple):
         )
 
 
-_SPARES = b"\1"
-
-
-@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
-class Trim(NamedTuple):
+@of_kind(
+    Kind.TRIM,
+    DiskUse.ALWAYS,
+    one,
+    level=OLDEST,
+    publishes=(RowKind.PARTITION,),
+    form=Form(head="queue_id partition number=log_start time_ms", flag="spares"),
+)
+class Trim(Command):
     """Records before `log_start` go; -1 stands for all there are.
 
     `spares`: but what a route has to pass on, by the time that it is applied. Needs the level
@@ -126,16 +135,3 @@ class Trim(NamedTuple):
     log_start: int
     time_ms: int = 0
     spares: bool = False
-
-    def envelope(self) -> Envelope:
-        return Envelope(
-            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms,
-            body=_SPARES if self.spares else b"",
-        )  # fmt: skip
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Trim":
-        return Trim(
-            envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms,
-            envelope.body == _SPARES,
-        )  # fmt: skip

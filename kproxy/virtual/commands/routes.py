@@ -16,7 +16,9 @@ from typing import NamedTuple
 import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command, Form
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.levels import ROUTES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -26,7 +28,6 @@ TARGETS_MAX = 1000
 
 _FORM = 1
 _FORM_AFTER = 2  # a SHIP that says where its cut begins
-_CUT = struct.Struct(">BQHI")
 # First what has the place of a batch's base offset and length, for who looks for damaged frames.
 _SHIP = struct.Struct(">QIB16sHBQqHH")
 _AFTER = struct.Struct(">Q")
@@ -38,12 +39,13 @@ _KEY = struct.Struct(">H")
 
 
 @of_kind(
-    Kind.ROUTE, DiskUse.MODEST, turn,
+    Kind.ROUTE, DiskUse.MODEST, turn, level=ROUTES_FROM,
     publishes=(RowKind.ROUTE, RowKind.ROUTE_DEFINITION, RowKind.PENDING_ASSIGNMENT,
                RowKind.PARTITION),
     answered_across_workers=True,
+    form=Form(head="queue_id=definer number=as_of", json="source spec from_start waits?"),
 )  # fmt: skip
-class DefineRoute(NamedTuple):
+class DefineRoute(Command):
     """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
 
     Void where a later one of its definer was there before. `as_of`: a log offset of the definer's
@@ -57,24 +59,18 @@ class DefineRoute(NamedTuple):
     as_of: int
     waits: bool = False
 
-    def envelope(self) -> Envelope:
-        more = {"waits": True} if self.waits else {}
-        body = orjson.dumps(
-            {"source": self.source, "spec": self.spec, "from_start": self.from_start, **more}
-        )
-        return Envelope(Kind.ROUTE, self.definer, number=self.as_of, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "DefineRoute":
-        values = orjson.loads(envelope.body)
-        return DefineRoute(
-            envelope.queue_id, values["source"], values["spec"], values["from_start"],
-            envelope.number, values.get("waits", False),
-        )  # fmt: skip
-
-
-@of_kind(Kind.CUT, DiskUse.MODEST, publishes=(RowKind.ROUTE, RowKind.PARTITION))
-class Cut(NamedTuple):
+@of_kind(
+    Kind.CUT,
+    DiskUse.MODEST,
+    level=ROUTES_FROM,
+    publishes=(RowKind.ROUTE, RowKind.PARTITION),
+    form=Form(
+        head="key=source number=after",
+        body="through:Q parts:H made:I definer:U",
+    ),
+)
+class Cut(Command):
     """All before `after` has landed; what lies before `through` is shipped next.
 
     `after` is where the last cut ended; void where it is not. `made`: queues that were made for
@@ -87,21 +83,6 @@ class Cut(NamedTuple):
     through: int
     parts: int
     made: int = 0
-
-    def envelope(self) -> Envelope:
-        body = _CUT.pack(_FORM, self.through, self.parts, self.made) + self.definer
-        return Envelope(Kind.CUT, *self.source, number=self.after, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Cut":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = bytes(envelope.body)
-        form, through, parts, made = _CUT.unpack_from(body)
-        if form != _FORM:
-            raise later_form("a command CUT", form)
-        source = envelope.queue_id, envelope.partition
-        definer = QueueId(body[_CUT.size :])
-        return Cut(source, definer, envelope.number, through, parts, made)
 
 
 class Target(NamedTuple):
@@ -119,7 +100,7 @@ def _weight_of_ship(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship,
+    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship, level=ROUTES_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED, RowKind.ROUTE,
         RowKind.PENDING_ASSIGNMENT,
@@ -208,7 +189,8 @@ class Ship(NamedTuple):
 
 
 @of_kind(
-    Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
+    Kind.FORGET_LANDED, DiskUse.ALWAYS, level=ROUTES_FROM,
+    publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED),
 )  # fmt: skip
 class ForgetLanded(NamedTuple):
     """The end of these routes: their sources or definers are gone, for long.

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Form
 from kproxy.virtual.rows.kinds import RowKind
 
 TURN = 1000
@@ -43,6 +44,8 @@ class Traits(NamedTuple):
     """The traits of a kind of envelope."""
 
     disk: DiskUse
+    level: int
+    """The level from which it may be written (`virtual.levels`); `Level.admits` holds it."""
     weight: Callable[[Envelope], int]
     """The cost of applying one, from the envelope alone; never less than 1."""
     publishes: frozenset[RowKind] = frozenset()
@@ -56,7 +59,14 @@ class Traits(NamedTuple):
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
 TRAITS: dict[Kind, Traits] = {}
+FORMS: dict[Kind, Form] = {}
+_LEVELS: dict[int, int] = {}
 Command = TypeVar("Command")
+
+
+def level_of(kind: int) -> int:
+    """Return the level from which a kind may be written."""
+    return _LEVELS[kind]
 
 
 def of_kind(
@@ -65,16 +75,25 @@ def of_kind(
     weight: Callable[[Envelope], int] = one,
     publishes: tuple[RowKind, ...] = (),
     *,
+    level: int,
+    form: Form | None = None,
     answered_across_workers: bool = False,
     carries_batch: bool = False,
 ) -> Callable[[type[Command]], type[Command]]:
-    """Say which kind of envelope a class stands for, and its traits: see `Traits`."""
+    """Say which kind of envelope a class stands for, and its traits: see `Traits`.
+
+    `form`: what gives its bytes; without one it has `envelope` and `decode` of its own.
+    """
 
     def register(command: type[Command]) -> type[Command]:
         assert kind not in COMMANDS, f"{kind.name} has two classes"
+        if form is not None:
+            command = form.complete(kind, command)
+            FORMS[kind] = form
         COMMANDS[kind] = command
+        _LEVELS[kind] = level
         TRAITS[kind] = Traits(
-            disk, weight, frozenset(publishes), answered_across_workers, carries_batch
+            disk, level, weight, frozenset(publishes), answered_across_workers, carries_batch
         )
         return command
 

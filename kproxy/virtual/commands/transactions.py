@@ -21,8 +21,11 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import ORDERED_FROM, OffsetCommit
+from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.offsets import OffsetCommit
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.fields import pack_name, read_name
+from kproxy.virtual.levels import ORDERED_FROM, TRANSACTIONS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import NO_NUMBER, Participant
@@ -41,10 +44,7 @@ SETS_CLOCK = 255
 
 _FORM = 1
 _ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
-_LENGTH = struct.Struct(">H")
-_INIT = struct.Struct(">iqh")
 _PRODUCER = struct.Struct(">qhB")
-_BEGIN = struct.Struct(">qhBq8sII")
 _END = struct.Struct(">qhBBq")
 _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
@@ -54,17 +54,6 @@ _OFFSET = struct.Struct(">16sIqi?I")
 _COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
 _ITEM_BYTES = 20  # bytes of a partition's name
-
-
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return _LENGTH.pack(len(data)) + data
-
-
-def _text_at(body: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(body, at)
-    at += _LENGTH.size
-    return body[at : at + length].decode(), at + length
 
 
 def _body_of(envelope: Envelope, at: int = 0) -> bytes:
@@ -92,9 +81,14 @@ def _weight_of_marker(envelope: Envelope) -> int:
     Kind.INIT_PRODUCER,
     DiskUse.ORDINARY,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION,),
+    form=Form(
+        head="time_ms",
+        body="timeout_ms:i expected_id:q expected_epoch:h transactional_id:T",
+    ),
 )
-class InitProducer(NamedTuple):
+class InitProducer(Command):
     """A producer with a transactional id begins, or begins anew.
 
     `expected_id`, `expected_epoch`: what it believes to have, -1 where it has nothing.
@@ -106,24 +100,12 @@ class InitProducer(NamedTuple):
     expected_epoch: int
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        numbers = _INIT.pack(self.timeout_ms, self.expected_id, self.expected_epoch)
-        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
-        return Envelope(Kind.INIT_PRODUCER, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "InitProducer":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        timeout_ms, expected_id, expected_epoch = _INIT.unpack_from(body, 1)
-        name = body[1 + _INIT.size :].decode()
-        return InitProducer(name, timeout_ms, expected_id, expected_epoch, envelope.time_ms)
-
 
 @of_kind(
     Kind.ENLIST,
     DiskUse.ORDINARY,
     _weight_of_partitions,
+    level=TRANSACTIONS_FROM,
     publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP),
     answered_across_workers=True,
 )
@@ -145,7 +127,7 @@ class Enlist(NamedTuple):
         parts = [
             bytes([_FORM]),
             _PRODUCER.pack(self.producer_id, self.epoch, self.version),
-            _text(self.transactional_id),
+            pack_name(self.transactional_id),
         ]
         for participant in self.participants:
             data = participant.encode()
@@ -157,7 +139,7 @@ class Enlist(NamedTuple):
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
         body = _body_of(envelope)
         producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
-        name, at = _text_at(body, 1 + _PRODUCER.size)
+        name, at = read_name(body, 1 + _PRODUCER.size)
         participants = []
         while at < len(body):
             shard, length = _ENLISTED.unpack_from(body, at)
@@ -178,9 +160,15 @@ def _participant(shard: int, data: bytes) -> Participant:
     Kind.BEGIN,
     DiskUse.ORDINARY,
     _weight_of_partitions,
+    level=TRANSACTIONS_FROM,
     publishes=(*_OPEN_ROWS, RowKind.GROUP),
+    form=Form(
+        head="time_ms",
+        body="producer_id:q epoch:h version:B number:q tag:8s #partitions:I #groups:I "
+        "partitions:(P) groups:(N)",
+    ),
 )
-class Begin(NamedTuple):
+class Begin(Command):
     """A shard's partitions and groups take part in the transaction with this number."""
 
     producer_id: int
@@ -192,26 +180,10 @@ class Begin(NamedTuple):
     groups: Sequence[str]
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        body = (
-            bytes([_FORM])
-            + _BEGIN.pack(*self[:5], len(self.partitions), len(self.groups))
-            + _named(self.partitions, self.groups)
-        )
-        return Envelope(Kind.BEGIN, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Begin":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
-        keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
-        return Begin(producer_id, epoch, version, number, tag, keys, names, envelope.time_ms)
-
 
 def _named(partitions: Sequence[PartitionKey], groups: Sequence[str]) -> bytes:
     return b"".join(
-        [*(_PARTITION.pack(*key) for key in partitions), *(_text(group) for group in groups)]
+        [*(_PARTITION.pack(*key) for key in partitions), *(pack_name(group) for group in groups)]
     )
 
 
@@ -222,7 +194,7 @@ def _named_at(
     keys = [(QueueId(q), index) for q, index in _PARTITION.iter_unpack(body[at:end])]
     names = []
     for _ in range(groups):
-        name, end = _text_at(body, end)
+        name, end = read_name(body, end)
         names.append(name)
     return keys, names
 
@@ -241,6 +213,7 @@ class EndCause:
     Kind.END,
     DiskUse.ALWAYS,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=_COORDINATOR_ROWS,
     answered_across_workers=True,
 )
@@ -280,7 +253,7 @@ class End(NamedTuple):
 @of_kind(
     Kind.MARKER,
     DiskUse.ALWAYS,
-    _weight_of_marker,
+    _weight_of_marker, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
         RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
@@ -330,9 +303,11 @@ class Marker(NamedTuple):
     Kind.COMPLETE,
     DiskUse.ALWAYS,
     lambda envelope: NAMED_MAX // 2,
+    level=TRANSACTIONS_FROM,
     publishes=_COORDINATOR_ROWS,
+    form=Form(head="number time_ms", body="transactional_id:T"),
 )
-class Complete(NamedTuple):
+class Complete(Command):
     """All who took part know how it ended; forgets up to `NAMED_MAX` of them at a time.
 
     Its outcome says how many are left: the transaction is complete once there are none.
@@ -342,20 +317,11 @@ class Complete(NamedTuple):
     number: int
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + self.transactional_id.encode()
-        return Envelope(Kind.COMPLETE, number=self.number, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Complete":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        return Complete(_body_of(envelope)[1:].decode(), envelope.number, envelope.time_ms)
-
 
 @of_kind(
     Kind.TRANSACTION_COMMIT,
     DiskUse.MODEST,
-    by_items,
+    by_items, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP,
     ),
@@ -382,8 +348,8 @@ class TransactionCommit(NamedTuple):
         parts = [
             bytes([_ORDERED if level >= ORDERED_FROM else _FORM]),
             _COMMIT.pack(self.producer_id, self.epoch, self.generation, len(self.offsets)),
-            _text(self.group),
-            _text(self.member),
+            pack_name(self.group),
+            pack_name(self.member),
         ]
         for offset in self.offsets:
             data = offset.metadata.encode()
@@ -401,8 +367,8 @@ class TransactionCommit(NamedTuple):
         if not ordered:
             body = _body_of(envelope)
         producer_id, epoch, generation, count = _COMMIT.unpack_from(body, 1)
-        group, at = _text_at(body, 1 + _COMMIT.size)
-        member, at = _text_at(body, at)
+        group, at = read_name(body, 1 + _COMMIT.size)
+        member, at = read_name(body, at)
         offsets = []
         for _ in range(count):
             queue_id, index, offset, leader_epoch, deny, length = _OFFSET.unpack_from(body, at)
@@ -422,9 +388,11 @@ class TransactionCommit(NamedTuple):
     Kind.EXPIRE_TRANSACTION,
     DiskUse.ALWAYS,
     one,
+    level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION, RowKind.TRANSACTIONAL_PRODUCER),
+    form=Form(head="number=producer_id time_ms=used_ms", body="transactional_id:T"),
 )
-class ExpireTransaction(NamedTuple):
+class ExpireTransaction(Command):
     """A transactional id, or what a shard remembers of a producer, was not used for long.
 
     Without effect where it was used since `used_ms`. One of `transactional_id` and `producer_id`
@@ -434,15 +402,3 @@ class ExpireTransaction(NamedTuple):
     transactional_id: str
     producer_id: int
     used_ms: int
-
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + self.transactional_id.encode()
-        return Envelope(
-            Kind.EXPIRE_TRANSACTION, number=self.producer_id, time_ms=self.used_ms, body=body
-        )
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "ExpireTransaction":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        name = _body_of(envelope)[1:].decode()
-        return ExpireTransaction(name, envelope.number, envelope.time_ms)

@@ -58,12 +58,13 @@ class ParticipantFold:
     def take_part(self, asked: Begin) -> Code:
         """Open a transaction in partitions and groups that are there."""
         state = self._state
-        producer_id, epoch, version, number, tag, partitions, groups, _ = asked
+        producer_id, epoch, version = asked.producer_id, asked.epoch, asked.version
+        number, tag = asked.number, asked.tag
         known = self._producer(producer_id)
         if known is not None and (number <= known.closed or epoch < known.least_epoch):
             return Code.INVALID_TXN_STATE
         opened = OpenTransaction(version, _NO_RECORD, epoch, number, tag)
-        for key in partitions:
+        for key in asked.partitions:
             if state.partition(key) is None:
                 continue
             open_key = OPEN_TRANSACTIONS.key(key, producer_id)
@@ -73,7 +74,7 @@ class ParticipantFold:
                 state.put(open_key, OPEN_TRANSACTIONS.encode(opened))
             elif known_open.number == number and known_open.version < version:
                 state.put(open_key, OPEN_TRANSACTIONS.encode(known_open._replace(version=version)))
-        for group in groups:
+        for group in asked.groups:
             group_key = OPEN_GROUPS.key(group, producer_id)
             data = state.get(group_key)
             before = None if data is None else OPEN_GROUPS.decode(data)

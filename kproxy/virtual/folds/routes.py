@@ -296,7 +296,8 @@ class RouteFold:
         """Note a cut; the outcome's number is its end. NOT_LEADER_OR_FOLLOWER: it is void."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        source, definer, after, through, parts, made = Cut.decode(envelope)
+        asked = Cut.decode(envelope)
+        source, definer, after, through = asked.source, asked.definer, asked.after, asked.through
         row = self._state.partition(source)
         route = route_rows.route_in(self._state.get, source, definer)
         if row is None or route is None:
@@ -308,7 +309,7 @@ class RouteFold:
             self._drop(source, definer, row)
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         cut = route._replace(
-            landed=route.cut, cut=through, parts=parts, made=route.made + made,
+            landed=route.cut, cut=through, parts=asked.parts, made=route.made + asked.made,
             epochs=_needed(route.epochs, route.cut),
         )  # fmt: skip
         key = ROUTES.key(source, definer)

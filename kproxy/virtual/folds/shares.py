@@ -141,7 +141,8 @@ class ShareFold:
     # -- reads for others
 
     def look(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        group, keys = LookAtShares.decode(envelope)
+        asked = LookAtShares.decode(envelope)
+        group, keys = asked.group, asked.keys
         numbers: list[int] = []
         for key in keys:
             numbers += stands(self._state, key, group)
@@ -149,7 +150,8 @@ class ShareFold:
 
     def note_queues(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Note queues of a group. NOT_COORDINATOR: the group is another by now."""
-        group, after, queues = NoteShareQueues.decode(envelope)
+        asked = NoteShareQueues.decode(envelope)
+        group, after, queues = asked.group, asked.after, asked.queues
         head = self._groups.head(group)
         if head is None or head.version != after:
             return Outcome(Code.NOT_COORDINATOR)
@@ -187,7 +189,8 @@ class ShareFold:
         """Set a stream's target. Only the owner does: an earlier one must not change it."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        source, group, target, after = AimForward.decode(envelope)
+        asked = AimForward.decode(envelope)
+        source, group, target, after = asked.source, asked.group, asked.target, asked.after
         if self._state.partition(source) is None:
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         known = FORWARD_TARGETS.get(self._state.get, source, group)

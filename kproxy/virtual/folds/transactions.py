@@ -109,7 +109,9 @@ class TransactionFold:
         what was open is being aborted."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
-        name, timeout_ms, expected_id, expected_epoch, time_ms = InitProducer.decode(envelope)
+        asked = InitProducer.decode(envelope)
+        name, timeout_ms, time_ms = asked.transactional_id, asked.timeout_ms, asked.time_ms
+        expected_id, expected_epoch = asked.expected_id, asked.expected_epoch
         row = self._row(name)
         if row is None:
             made = Transaction(
@@ -336,7 +338,8 @@ class TransactionFold:
 
     def complete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Complete it. The outcome's number: participants that are still to be forgotten."""
-        name, number, time_ms = Complete.decode(envelope)
+        asked = Complete.decode(envelope)
+        name, number, time_ms = asked.transactional_id, asked.number, asked.time_ms
         row = self._row(name)
         if row is None or not row.state.is_ending or row.number != number:
             return Outcome(Code.INVALID_TXN_STATE, 0)
@@ -356,7 +359,8 @@ class TransactionFold:
     # -- forgetting
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        name, producer_id, used_ms = ExpireTransaction.decode(envelope)
+        asked = ExpireTransaction.decode(envelope)
+        name, producer_id, used_ms = asked.transactional_id, asked.producer_id, asked.used_ms
         if not name:
             return self._participants.forget_producer(producer_id, used_ms)
         row = self._row(name)

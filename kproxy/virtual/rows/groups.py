@@ -36,8 +36,6 @@ _BYTES = ("assigned", "revoking", "target", "assignment")
 _PLAIN, _PACKED = ord("{"), 1
 _FORM = struct.Struct(">BI")
 _EVERY = 32
-PACKED_FROM = 2
-"""The level from which rows and GROUP are packed."""
 
 
 def group_key(group: str) -> bytes:
