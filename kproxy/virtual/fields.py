@@ -5,12 +5,13 @@ A field is a code of `struct`, or one of
     P  a partition: (queue id, index)     N  text behind its length, 16 bits
     U  a queue's id                       T  text to the end
     t  a time in ms, 64 bits,             R  bytes to the end
-       0 where it is negative
+       0 where it is negative             Y  bytes behind their length, 16 bits
+                                          Z  bytes behind their length, 32 bits
 """
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -44,9 +45,22 @@ def pack_name(text: str) -> bytes:
 
 
 def read_name(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(data, at)
-    at += _LENGTH.size
-    return data[at : at + length].decode(), at + length
+    end = at + 2 + _LENGTH.unpack_from(data, at)[0]
+    return data[at + 2 : end].decode(), end
+
+
+def _measured(width: int) -> tuple[_Pack, _Read]:
+    """Return the codec of bytes behind their length, which takes so many bytes."""
+
+    def pack(value: bytes) -> bytes:
+        return len(value).to_bytes(width, "big") + value
+
+    def read(data: bytes, at: int) -> tuple[bytes, int]:
+        start = at + width
+        end = start + int.from_bytes(data[at:start], "big")
+        return data[start:end], end
+
+    return pack, read
 
 
 def _pack_time(time_ms: int) -> bytes:
@@ -76,6 +90,8 @@ _CODECS: dict[str, tuple[_Pack, _Read]] = {
     "N": (pack_name, read_name),
     "T": (str.encode, _read_text),
     "R": (bytes, _read_rest),
+    "Y": _measured(2),
+    "Z": _measured(4),
     "t": (_pack_time, _number("Q")[1]),
 }
 
@@ -94,11 +110,20 @@ class Fields:
         return b"".join([pack(value) for pack, value in zip(self._packs, values, strict=False)])
 
     def read(self, data: bytes, at: int) -> tuple[Any, ...]:
+        return self._take(data, at)[0]
+
+    def items(self, data: bytes, at: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of such fields again and again, up to the end."""
+        while at < len(data):
+            values, at = self._take(data, at)
+            yield values
+
+    def _take(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
         found = []
         for read in self._reads:
             value, at = read(data, at)
             found.append(value)
-        return tuple(found)
+        return tuple(found), at
 
     def are_numbers(self, first: int = 0) -> bool:
         """Return whether the fields from this one on are what `struct` packs."""

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from kproxy.virtual.commands.envelope import Envelope, Kind, decode
-from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.forms import Command, complete
 from kproxy.virtual.commands.queues import CreateQueue, GrowQueue
 from kproxy.virtual.commands.shards import Foreign
 from kproxy.virtual.commands.traits import COMMANDS, FORMS
@@ -21,7 +21,7 @@ BY_HAND = {
     Kind.GROUP: "the same; encoded in steps", Kind.SHARE: "hot; items within items",
     Kind.COMPACT: "no form byte", Kind.FORGET_LANDED: "no form byte; two kinds of items",
     Kind.END: "two fields in one byte",
-    Kind.ENLIST: "items of two kinds", Kind.SETTLE_FORWARD: "a group that nobody is",
+    Kind.ENLIST: "items of two kinds",
 }  # fmt: skip
 """Kinds without a form, and why."""
 
@@ -30,7 +30,7 @@ def test_kinds_without_a_form_are_those_with_a_reason() -> None:
     assert set(Kind) - FORMS.keys() == BY_HAND.keys()
 
 
-@pytest.mark.parametrize("kind", [kind for kind, form in FORMS.items() if form.is_binary])
+@pytest.mark.parametrize("kind", [kind for kind, codes in FORMS.items() if codes])
 def test_a_body_of_a_later_kproxy_is_refused(kind: Kind) -> None:
     body = next(case[4] for case in WRITTEN if case[2] == kind)
     with pytest.raises(ValueError, match=f"a command {kind.name} has form 2.*later one"):
@@ -65,8 +65,10 @@ def test_every_kind_of_field_is_read_as_it_was_written() -> None:
         "#name:H #nested:H target:P definer:U #pairs:B #names:I flag:? name:T pairs:(qB) "
         "nested:(PH) names:(N) rest:T"
     )
-    form = Form("key=source number", body, nested=lambda *item: item)
-    of: Any = form.complete(Kind.TRIM, Everything)
+    of: Any
+    of, _ = complete(
+        Kind.TRIM, Everything, head="key=source number", body=body, make=lambda *item: item
+    )
     made = of(
         (Q, 1), (Q, 2), Q, True, "ä", [(-1, 2), (3, 4)], [((Q, 5), 6)], ["", "ö"], "the rest", 7
     )
@@ -81,4 +83,4 @@ def test_numbers_stand_before_text_and_items() -> None:
         number: int
 
     with pytest.raises(AssertionError, match="number is a number behind what is none"):
-        Form(body="name:T number:q").complete(Kind.TRIM, Wrong)
+        complete(Kind.TRIM, Wrong, body="name:T number:q")

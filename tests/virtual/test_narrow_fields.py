@@ -69,9 +69,9 @@ LIMITS = {
     "commands.envelope._CRC": [CRC],
     "rows.groups._FORM": [FEW, WIRE32],
     "rows.groups.member_prefix": [TEXT],
-    "commands.offsets._COUNT": [WIRE32],
+    "commands.offsets._DELETION": [FEW, TEXT, WIRE32],
     "commands.offsets._PARTITION": [INDEX],
-    "commands.offsets._EXPIRE": [WIRE32],
+    "commands.offsets._EXPIRY": [FEW, TEXT, WIRE32],
     "commands.offsets._EXPIRED": [INDEX],
     "commands.offsets._COMMIT": [WIRE32, WIRE32],
     "commands.offsets._OFFSET": [INDEX, WIRE32, WIRE32],
@@ -93,7 +93,7 @@ LIMITS = {
     "rows.routes._EPOCH": [WIRE32],
     "rows.routes.ROUTES": [INDEX],
     "rows.routes.ROUTE_PARTS": [INDEX],
-    "rows.routes._DEFINITION": [FEW, WIRE32],
+    "rows.routes._DEFINITION": [WIRE32],
     "rows.routes.ends_with": [WIRE32],
     "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],
     "rows.queues._PARTITION_KEY": [INDEX],
@@ -123,7 +123,7 @@ LIMITS = {
     "commands.shares.NoteShareQueues": [TEXT, WIRE32, rows.HIDDEN],
     "commands.shares._FORWARD": [FEW, FEW, INDEX, WINDOW, WINDOW, TEXT],
     "commands.shares._LENGTH": [TEXT],
-    "commands.shares._PLACE": [WINDOW],
+    "commands.shares.SettleForward": [TEXT, WIRE32, WINDOW],
     "rows.shares.SHARE_PARTITIONS": [INDEX, WINDOW],
     "rows.shares.SHARE_STATES": [INDEX, TEXT],
     "rows.shares.DEAD_LETTERS": [WINDOW, INDEX, WINDOW, COUNT_MAX, FEW],
@@ -133,14 +133,13 @@ LIMITS = {
     "rows.shares.encode_initialised": [rows.HIDDEN],
     "snapshot._AS_OF": [FEW],
     "commands.transactions.InitProducer": [WIRE32, WIRE16],
-    "commands.transactions._PRODUCER": [WIRE16, VERSION],
+    "commands.transactions._ENLIST": [FEW, WIRE16, VERSION, TEXT],
     "commands.transactions.Begin": [WIRE16, VERSION, ALL, ALL, INDEX, TEXT],
     "commands.transactions._END": [WIRE16, VERSION, FEW],
     "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
     "commands.transactions._PARTITION": [INDEX],
     "commands.transactions._ENLISTED": [SHARDS, 1 + TEXT],
     "commands.transactions._COMMIT": [WIRE16, WIRE32, WIRE32],
-    "commands.transactions._OFFSET": [INDEX, WIRE32, WIRE32],
     "rows.transactions.Participant": [INDEX],
     "rows.transactions.TRANSACTIONS": [
         EPOCH, EPOCH, WIRE32, FEW, VERSION, EPOCH, EPOCH, transaction_fold.PARTICIPANTS_MAX,
@@ -185,20 +184,20 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
                 yield f"{name}.{_name(node)}", found
 
 
-ROOM = MOST | {"P": MOST["I"], "N": MOST["H"]}
+ROOM = MOST | {"P": MOST["I"], "N": MOST["H"], "Y": MOST["H"], "Z": MOST["I"]}
 
 
 def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
     """Fields of commands of this module that have a form."""
-    for kind, form in FORMS.items():
+    for kind, body in FORMS.items():
         if COMMANDS[kind].__module__ == f"kproxy.virtual.{name}":
-            if found := [ROOM[code] for codes in form.codes for code in codes if code in ROOM]:
+            if found := [ROOM[code] for codes in body for code in codes if code in ROOM]:
                 yield f"{name}.{COMMANDS[kind].__name__}", found
 
 
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
     for variable, value in vars(module).items():
-        if isinstance(value, schema.Keys) and f"{variable} = " in inspect.getsource(module):
+        if isinstance(value, schema.Keys | fields.Fields) and f"{variable} = " in inspect.getsource(module):
             if found := [ROOM[code] for code in value.codes if code in ROOM]:
                 yield f"{name}.{variable}", found
 

@@ -1,8 +1,7 @@
 """Forms of commands: a declaration from which an envelope is made, and read again.
 
-    @of_kind(Kind.CUT, DiskUse.MODEST, level=ROUTES_FROM, form=Form(
-        head="key=source number=after", body="through:Q parts:H made:I definer:U",
-    ))
+    @of_kind(Kind.CUT, DiskUse.MODEST, level=ROUTES_FROM, head="key=source number=after",
+             body="through:Q parts:H made:I definer:U")
     class Cut(Command):
         source: PartitionKey
         ...
@@ -16,7 +15,7 @@ or items. Without one it goes to the end.
 
 `json`: fields of a body that is JSON: `name`, or with another key `set=given`. One with `?` behind
 it is left out where it is false, and then has its default. `flag`: a field that is the whole body:
-one byte where it is true.
+one byte where it is true. `make`: what makes the items of a field.
 
 Kinds of the hot path, those that carry batches and those whose bodies depend on a level have no
 form: they make their bytes by hand.
@@ -25,6 +24,7 @@ form: they make their bytes by hand.
 import re
 import struct
 from collections import namedtuple
+from collections.abc import Callable
 from inspect import get_annotations
 from typing import Any, Self, dataclass_transform
 
@@ -103,7 +103,7 @@ class _Code:
                 self._read.append(f"{name} = _said[{key!r}]")
         self._arguments.append("body=_dumps(_said)")
 
-    def binary(self, fields: list[tuple[str, str, str]], make: dict[str, Any]) -> None:
+    def binary(self, fields: list[tuple[str, str, str]], make: Any) -> None:
         codes, written, read = ">B", [str(FORM)], ["_form"]
         measured = {name for is_length, name, _ in fields if is_length}
         behind: list[str] = []
@@ -117,7 +117,7 @@ class _Code:
                 reading.append(f"{name} = _data[_at:_end].decode()")
                 reading.append("_at = _end")
             elif code[0] == "(":
-                behind.append(self._items(name, code[1:-1], length, make.get(name), reading))
+                behind.append(self._items(name, code[1:-1], length, make, reading))
             else:
                 assert not behind, f"{self._kind.name}: {name} is a number behind what is none"
                 codes += code.replace("P", "16sI").replace("U", "16s")
@@ -183,34 +183,22 @@ def _names(data: bytes, at: int, count: int) -> tuple[list[str], int]:
     return found, at
 
 
-class Form:
-    """The layout of a kind of command. `make`: what makes items of a field, by its name."""
-
-    def __init__(
-        self, head: str = "", body: str = "", json: str = "", flag: str = "", **make: Any
-    ) -> None:
-        self._head, self._body, self._json, self._make = head, _TOKEN.findall(body), json, make
-        self._flag = flag
-        self.codes: list[str] = [code for _, _, code in self._body]
-        """The codes of all fields of the body, those of items in brackets."""
-
-    @property
-    def is_binary(self) -> bool:
-        return bool(self._body)
-
-    def complete(self, kind: Kind, declared: type) -> type:
-        """Return the class of a kind: a named tuple of the declared fields, with its methods."""
-        names = list(get_annotations(declared))
-        given = {k: v for k, v in vars(declared).items() if k not in ("__dict__", "__weakref__")}
-        defaults = {name: given.pop(name) for name in names if name in given}
-        base = namedtuple(declared.__name__, names, defaults=defaults.values())  # type: ignore[misc]
-        code = _Code(kind)
-        code.head(self._head)
-        if self._body:
-            code.binary(self._body, self._make)
-        elif self._json:
-            code.json(self._json, defaults)
-        elif self._flag:
-            code.flag(self._flag)
-        given |= {"__slots__": (), **code.methods(names)}
-        return type(declared.__name__, (base, Command), given)
+def complete(
+    kind: Kind, declared: type, *, head: str = "", body: str = "", json: str = "", flag: str = "",
+    make: Callable[..., Any] | None = None,
+) -> tuple[type, list[str]]:  # fmt: skip
+    """Return a kind's class, a named tuple of the declared fields, and the codes of its body."""
+    names = list(get_annotations(declared))
+    given = {k: v for k, v in vars(declared).items() if k not in ("__dict__", "__weakref__")}
+    defaults = {name: given.pop(name) for name in names if name in given}
+    base = namedtuple(declared.__name__, names, defaults=defaults.values())  # type: ignore[misc]
+    code, fields = _Code(kind), _TOKEN.findall(body)
+    code.head(head)
+    if fields:
+        code.binary(fields, make)
+    elif json:
+        code.json(json, defaults)
+    elif flag:
+        code.flag(flag)
+    given |= {"__slots__": (), **code.methods(names)}
+    return type(declared.__name__, (base, Command), given), [code for *_, code in fields]

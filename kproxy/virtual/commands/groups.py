@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, turn
 from kproxy.virtual.levels import BINARY_FROM, OLDEST
 from kproxy.virtual.rows import groups as group_rows
@@ -68,13 +68,9 @@ class ChangeGroup(NamedTuple):
 
 
 @of_kind(
-    Kind.DELETE_GROUP,
-    DiskUse.ALWAYS,
-    turn,
-    level=OLDEST,
-    publishes=(RowKind.GROUP, RowKind.OFFSET),
-    form=Form(json="group"),
-)
+    Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, level=OLDEST,
+    publishes=(RowKind.GROUP, RowKind.OFFSET), json="group",
+)  # fmt: skip
 class DeleteGroup(Command):
     """An empty group goes, with its offsets."""
 

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind
 from kproxy.virtual.levels import OLDEST, PRODUCERS_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
@@ -27,13 +27,9 @@ def _weight(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.FORGET_PRODUCERS,
-    DiskUse.ALWAYS,
-    _weight,
-    level=PRODUCERS_FROM,
-    publishes=(RowKind.PARTITION, RowKind.PRODUCER),
-    form=Form(head="key", body="producers:(qQ)"),
-)
+    Kind.FORGET_PRODUCERS, DiskUse.ALWAYS, _weight, level=PRODUCERS_FROM,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER), head="key", body="producers:(qQ)",
+)  # fmt: skip
 class ForgetProducers(Command):
     """Producers of a partition, as (id, `producer_rows.used_ms_of` its row), were not used since.
 
@@ -44,6 +40,6 @@ class ForgetProducers(Command):
     producers: Sequence[tuple[int, int]]
 
 
-@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one, level=OLDEST, form=Form())
+@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, level=OLDEST)
 class AllocateProducerId(Command):
     """A producer id that nobody has had."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one, turn
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
 from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
@@ -39,14 +39,9 @@ def _weight_of_assignment(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.CREATE,
-    DiskUse.ORDINARY,
-    _weight_of_create,
-    level=OLDEST,
-    publishes=_QUEUE_ROWS,
-    answered_across_workers=True,
-    form=Form(head="queue_id", json="name partitions configs unasked?"),
-)
+    Kind.CREATE, DiskUse.ORDINARY, _weight_of_create, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id", json="name partitions configs unasked?",
+)  # fmt: skip
 class CreateQueue(Command):
     """A new queue, in its home shard. `unasked` (`rows.Queue`) needs the level UNASKED_FROM."""
 
@@ -58,14 +53,9 @@ class CreateQueue(Command):
 
 
 @of_kind(
-    Kind.GROW,
-    DiskUse.ORDINARY,
-    _weight_of_grow,
-    level=OLDEST,
-    publishes=_QUEUE_ROWS,
-    answered_across_workers=True,
-    form=Form(head="queue_id number=partitions"),
-)
+    Kind.GROW, DiskUse.ORDINARY, _weight_of_grow, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id number=partitions",
+)  # fmt: skip
 class GrowQueue(Command):
     """A queue gets more partitions: so many in all."""
 
@@ -74,14 +64,10 @@ class GrowQueue(Command):
 
 
 @of_kind(
-    Kind.CONFIGURE,
-    DiskUse.MODEST,
-    turn,
-    level=OLDEST,
-    publishes=_QUEUE_ROWS,
-    answered_across_workers=True,
-    form=Form(head="queue_id", json="set=given drop=dropped all=replace_all waits?"),
-)
+    Kind.CONFIGURE, DiskUse.MODEST, turn, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id",
+    json="set=given drop=dropped all=replace_all waits?",
+)  # fmt: skip
 class ConfigureQueue(Command):
     """A queue's settings change; `replace_all` drops those that are not given.
 
@@ -97,14 +83,10 @@ class ConfigureQueue(Command):
 
 
 @of_kind(
-    Kind.DELETE,
-    DiskUse.ALWAYS,
-    turn,
-    level=OLDEST,
+    Kind.DELETE, DiskUse.ALWAYS, turn, level=OLDEST,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
-    answered_across_workers=True,
-    form=Form(head="queue_id"),
-)
+    answered_across_workers=True, head="queue_id",
+)  # fmt: skip
 class DeleteQueue(Command):
     """A queue goes, with its records."""
 
@@ -112,21 +94,12 @@ class DeleteQueue(Command):
 
 
 @of_kind(
-    Kind.ASSIGN_PARTITIONS,
-    DiskUse.ALWAYS,
-    _weight_of_assignment,
-    level=OLDEST,
-    publishes=(
-        RowKind.PARTITION,
-        RowKind.SWEEP_QUEUE,
-        RowKind.ASSIGNMENT,
-        RowKind.COMPACTION,
-        RowKind.ROUTE,
-        RowKind.DELAY,
-    ),
-    answered_across_workers=True,
-    form=Form(head="queue_id number=as_of time_ms", json="name partitions routes? waits?"),
-)
+    Kind.ASSIGN_PARTITIONS, DiskUse.ALWAYS, _weight_of_assignment, level=OLDEST,
+    publishes=(RowKind.PARTITION, RowKind.SWEEP_QUEUE, RowKind.ASSIGNMENT, RowKind.COMPACTION,
+               RowKind.ROUTE, RowKind.DELAY),
+    answered_across_workers=True, head="queue_id number=as_of time_ms",
+    json="name partitions routes? waits?",
+)  # fmt: skip
 class AssignPartitions(Command):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
@@ -144,13 +117,10 @@ class AssignPartitions(Command):
 
 
 @of_kind(
-    Kind.QUEUE_READY,
-    DiskUse.ALWAYS,
-    one,
-    level=OLDEST,
-    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
-    form=Form(head="queue_id number=as_of", flag="refused"),
-)
+    Kind.QUEUE_READY, DiskUse.ALWAYS, level=OLDEST,
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION), head="queue_id number=as_of",
+    flag="refused",
+)  # fmt: skip
 class QueueReady(Command):
     """A note in the home shard: all other shards have folded what it decided at `as_of`.
 
@@ -163,13 +133,9 @@ class QueueReady(Command):
 
 
 @of_kind(
-    Kind.DROP_TOMBSTONE,
-    DiskUse.ALWAYS,
-    one,
-    level=OLDEST,
-    publishes=(RowKind.ASSIGNMENT,),
-    form=Form(head="queue_id"),
-)
+    Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, level=OLDEST, publishes=(RowKind.ASSIGNMENT,),
+    head="queue_id",
+)  # fmt: skip
 class DropTombstone(Command):
     """No late command can speak of this deleted queue any more."""
 

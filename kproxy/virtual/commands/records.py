@@ -4,8 +4,8 @@ import struct
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind
 from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
@@ -13,14 +13,9 @@ from kproxy.virtual.types import QueueId
 
 
 @of_kind(
-    Kind.APPEND,
-    DiskUse.ORDINARY,
-    one, level=OLDEST,
-    publishes=(
-        RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
-        RowKind.OPEN_FIRST,
-    ),
-    carries_batch=True,
+    Kind.APPEND, DiskUse.ORDINARY, level=OLDEST,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
+               RowKind.OPEN_FIRST), carries_batch=True,
 )  # fmt: skip
 class Append:
     """A client's record batch, as it came. The hot path makes the envelope itself.
@@ -31,13 +26,9 @@ class Append:
 
 
 @of_kind(
-    Kind.COPY,
-    DiskUse.MODEST,
-    one,
-    level=OLDEST,
-    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    Kind.COPY, DiskUse.MODEST, level=OLDEST, publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
-)
+)  # fmt: skip
 class Copy:
     """A live batch, written again further on. `envelope.COPIED` is in front of it.
 
@@ -46,13 +37,9 @@ class Copy:
 
 
 @of_kind(
-    Kind.REPLACE,
-    DiskUse.MODEST,
-    one,
-    level=COMPACTION_FROM,
-    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
-    carries_batch=True,
-)
+    Kind.REPLACE, DiskUse.MODEST, level=COMPACTION_FROM,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT), carries_batch=True,
+)  # fmt: skip
 class Replace:
     """A COPY of a batch that compaction has made smaller, or makes smaller with this.
 
@@ -82,12 +69,9 @@ def _weight_of_compact(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.COMPACT,
-    DiskUse.ALWAYS,
-    _weight_of_compact,
-    level=COMPACTION_FROM,
+    Kind.COMPACT, DiskUse.ALWAYS, _weight_of_compact, level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
-)
+)  # fmt: skip
 class Compact(NamedTuple):
     """Batches of which compaction leaves nothing; at the end of a pass, how far it came.
 
@@ -116,13 +100,9 @@ class Compact(NamedTuple):
 
 
 @of_kind(
-    Kind.TRIM,
-    DiskUse.ALWAYS,
-    one,
-    level=OLDEST,
-    publishes=(RowKind.PARTITION,),
-    form=Form(head="queue_id partition number=log_start time_ms", flag="spares"),
-)
+    Kind.TRIM, DiskUse.ALWAYS, level=OLDEST, publishes=(RowKind.PARTITION,),
+    head="queue_id partition number=log_start time_ms", flag="spares",
+)  # fmt: skip
 class Trim(Command):
     """Records before `log_start` go; -1 stands for all there are.
 

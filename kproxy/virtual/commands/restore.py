@@ -1,7 +1,7 @@
 """The command that follows a restore."""
 
 from kproxy.virtual.commands.envelope import Kind
-from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
 from kproxy.virtual.levels import RESTORES_FROM
 from kproxy.virtual.rows.kinds import RowKind
@@ -22,7 +22,7 @@ def first_offset(next_offset: int, time_ms: int) -> int:
 
 @of_kind(
     Kind.RESTORED, DiskUse.ALWAYS, turn, level=RESTORES_FROM,
-    publishes=(RowKind.RESTORED, RowKind.TRANSACTION), form=Form(head="time_ms"),
+    publishes=(RowKind.RESTORED, RowKind.TRANSACTION), head="time_ms",
 )  # fmt: skip
 class Restored(Command):
     """A note that the log before this comes from a backup: what came behind that is lost.

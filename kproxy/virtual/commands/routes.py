@@ -16,8 +16,9 @@ from typing import NamedTuple
 import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.fields import Fields
 from kproxy.virtual.levels import ROUTES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
@@ -34,16 +35,15 @@ _AFTER = struct.Struct(">Q")
 _SPAN_AT = 12
 _TARGET = struct.Struct(">BI")
 _PLAIN = 1 << 31  # with the length of a target's batch
-_LANDED = struct.Struct(">16s16sI")
-_KEY = struct.Struct(">H")
+_LANDED = Fields("UP")
+_KEY = Fields("Y")
 
 
 @of_kind(
     Kind.ROUTE, DiskUse.MODEST, turn, level=ROUTES_FROM,
     publishes=(RowKind.ROUTE, RowKind.ROUTE_DEFINITION, RowKind.PENDING_ASSIGNMENT,
-               RowKind.PARTITION),
-    answered_across_workers=True,
-    form=Form(head="queue_id=definer number=as_of", json="source spec from_start waits?"),
+               RowKind.PARTITION), answered_across_workers=True,
+    head="queue_id=definer number=as_of", json="source spec from_start waits?",
 )  # fmt: skip
 class DefineRoute(Command):
     """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
@@ -61,15 +61,9 @@ class DefineRoute(Command):
 
 
 @of_kind(
-    Kind.CUT,
-    DiskUse.MODEST,
-    level=ROUTES_FROM,
-    publishes=(RowKind.ROUTE, RowKind.PARTITION),
-    form=Form(
-        head="key=source number=after",
-        body="through:Q parts:H made:I definer:U",
-    ),
-)
+    Kind.CUT, DiskUse.MODEST, level=ROUTES_FROM, publishes=(RowKind.ROUTE, RowKind.PARTITION),
+    head="key=source number=after", body="through:Q parts:H made:I definer:U",
+)  # fmt: skip
 class Cut(Command):
     """All before `after` has landed; what lies before `through` is shipped next.
 
@@ -101,10 +95,8 @@ def _weight_of_ship(envelope: Envelope) -> int:
 
 @of_kind(
     Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship, level=ROUTES_FROM,
-    publishes=(
-        RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED, RowKind.ROUTE,
-        RowKind.PENDING_ASSIGNMENT,
-    ), answered_across_workers=True,
+    publishes=(RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED,
+               RowKind.ROUTE, RowKind.PENDING_ASSIGNMENT), answered_across_workers=True,
 )  # fmt: skip
 class Ship(NamedTuple):
     """One part of a cut, for the targets of one shard. Void where it was taken before.
@@ -206,28 +198,17 @@ class ForgetLanded(NamedTuple):
     def envelope(self) -> Envelope:
         assert not (self.routes and self.forwarded)  # one or the other
         body = b"".join(
-            [_LANDED.pack(definer, *source) for definer, source in self.routes]
-            + [_KEY.pack(len(key)) + key for key in self.forwarded]
+            [_LANDED.pack(*route) for route in self.routes]
+            + [_KEY.pack(key) for key in self.forwarded]
         )
         count = len(self.forwarded)
         return Envelope(Kind.FORGET_LANDED, number=count, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ForgetLanded":
+        body = bytes(envelope.body)
         if envelope.number:
-            return ForgetLanded([], envelope.time_ms, _keys(envelope.body, envelope.number))
-        routes = [
-            (QueueId(definer), (QueueId(queue_id), index))
-            for definer, queue_id, index in _LANDED.iter_unpack(envelope.body)
-        ]
-        return ForgetLanded(routes, envelope.time_ms)
-
-
-def _keys(body: bytes | memoryview, count: int) -> list[bytes]:
-    keys, at = [], 0
-    for _ in range(count):
-        (length,) = _KEY.unpack_from(body, at)
-        at += _KEY.size
-        keys.append(bytes(body[at : at + length]))
-        at += length
-    return keys
+            return ForgetLanded([], envelope.time_ms, [key for (key,) in _KEY.items(body, 0)])
+        return ForgetLanded(
+            [(definer, source) for definer, source in _LANDED.items(body, 0)], envelope.time_ms
+        )

@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind
 from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.forms import later_form
@@ -41,7 +41,6 @@ _SHARE = struct.Struct(">16sIQQII")
 _RUN = struct.Struct(">IIBB")
 _FORWARD = struct.Struct(">BB16sIQIqQIqH")
 _LENGTH = struct.Struct(">H")  # at its end
-_PLACE = struct.Struct(">QI")
 _ITEM_BYTES = 20
 
 
@@ -92,11 +91,8 @@ _SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
 
 @of_kind(
     Kind.SHARE_SET, DiskUse.MODEST, _weight, level=SHARES_FROM,
-    publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET),
-    form=Form(
-        head="number=since time_ms", body="#group:H #changes:I group:T changes:(PBQqq)",
-        changes=_change,
-    ),
+    publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET), head="number=since time_ms",
+    body="#group:H #changes:I group:T changes:(PBQqq)", make=_change,
 )  # fmt: skip
 class SetShares(Command):
     """Share partitions of a group, in the shard of their queue partitions.
@@ -190,13 +186,9 @@ class ChangeShares(NamedTuple):
 
 
 @of_kind(
-    Kind.SHARE_QUEUES,
-    DiskUse.MODEST,
-    _weight,
-    level=SHARES_FROM,
-    publishes=(RowKind.SHARE_QUEUE,),
-    form=Form(head="number=after", body="#group:H #queues:I group:T queues:(16sI)"),
-)
+    Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, level=SHARES_FROM, publishes=(RowKind.SHARE_QUEUE,),
+    head="number=after", body="#group:H #queues:I group:T queues:(16sI)",
+)  # fmt: skip
 class NoteShareQueues(Command):
     """A note in the group's shard: a queue has so many share partitions; 0: none.
 
@@ -209,13 +201,9 @@ class NoteShareQueues(Command):
 
 
 @of_kind(
-    Kind.SHARE_LOOK,
-    DiskUse.ALWAYS,
-    _weight,
-    level=SHARES_FROM,
-    answered_across_workers=True,
-    form=Form(body="#group:H #keys:I group:T keys:(P)"),
-)
+    Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, level=SHARES_FROM, answered_across_workers=True,
+    body="#group:H #keys:I group:T keys:(P)",
+)  # fmt: skip
 class LookAtShares(Command):
     """A question to the fold where share partitions stand.
 
@@ -233,9 +221,9 @@ FORWARD_BYTES = _FORWARD.size
 
 
 @of_kind(
-    Kind.FORWARD, DiskUse.ORDINARY, level=SHARES_FROM, publishes=(
-        RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED,
-    ), answered_across_workers=True,
+    Kind.FORWARD, DiskUse.ORDINARY, level=SHARES_FROM,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED),
+    answered_across_workers=True,
 )  # fmt: skip
 class Forward(NamedTuple):
     """A batch of records from another queue. Void where any of its positions was taken before.
@@ -293,12 +281,9 @@ def batch_of(envelope: Envelope) -> memoryview:
 
 
 @of_kind(
-    Kind.AIM_FORWARD,
-    DiskUse.ALWAYS,
-    level=SHARES_FROM,
-    publishes=(RowKind.FORWARD_TARGET,),
-    form=Form(head="key=source number=after", body="target:P group:T"),
-)
+    Kind.AIM_FORWARD, DiskUse.ALWAYS, level=SHARES_FROM, publishes=(RowKind.FORWARD_TARGET,),
+    head="key=source number=after", body="target:P group:T",
+)  # fmt: skip
 class AimForward(Command):
     """A note in the source's shard: where a stream goes from now on.
 
@@ -314,24 +299,11 @@ class AimForward(Command):
 
 
 @of_kind(
-    Kind.SETTLE_FORWARD,
-    DiskUse.ALWAYS,
-    _weight,
-    level=SHARES_FROM,
-    publishes=(RowKind.DEAD_LETTER,),
-)
-class SettleForward(NamedTuple):
+    Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, level=SHARES_FROM,
+    publishes=(RowKind.DEAD_LETTER,), body="#group:H #places:I group:T places:(QI)",
+)  # fmt: skip
+class SettleForward(Command):
     """The places of DEAD_LETTER rows that were taken, or given up."""
 
     places: Sequence[tuple[int, int]]
-
-    def envelope(self) -> Envelope:
-        items = [_PLACE.pack(*one) for one in self.places]
-        return Envelope(Kind.SETTLE_FORWARD, body=b"".join((_head("", len(items)), *items)))
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "SettleForward":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body, _, count, at = _head_of(envelope)
-        found = list(_PLACE.iter_unpack(body[at : at + count * _PLACE.size]))
-        return SettleForward(found)
+    group: str = ""  # nobody's

@@ -6,10 +6,10 @@ fills both.
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from kproxy.virtual.commands import forms
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Form
 from kproxy.virtual.rows.kinds import RowKind
 
 TURN = 1000
@@ -59,7 +59,8 @@ class Traits(NamedTuple):
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
 TRAITS: dict[Kind, Traits] = {}
-FORMS: dict[Kind, Form] = {}
+FORMS: dict[Kind, list[str]] = {}
+"""The codes of the fields of a body, for each kind that has a form."""
 _LEVELS: dict[int, int] = {}
 Command = TypeVar("Command")
 
@@ -76,20 +77,20 @@ def of_kind(
     publishes: tuple[RowKind, ...] = (),
     *,
     level: int,
-    form: Form | None = None,
     answered_across_workers: bool = False,
     carries_batch: bool = False,
+    **form: Any,
 ) -> Callable[[type[Command]], type[Command]]:
     """Say which kind of envelope a class stands for, and its traits: see `Traits`.
 
-    `form`: what gives its bytes; without one it has `envelope` and `decode` of its own.
+    `form`: what gives the bytes of a `Command` (`forms.complete`); another class has `envelope` and
+    `decode` of its own.
     """
 
     def register(command: type[Command]) -> type[Command]:
         assert kind not in COMMANDS, f"{kind.name} has two classes"
-        if form is not None:
-            command = form.complete(kind, command)
-            FORMS[kind] = form
+        if issubclass(command, forms.Command):
+            command, FORMS[kind] = forms.complete(kind, command, **form)
         COMMANDS[kind] = command
         _LEVELS[kind] = level
         TRAITS[kind] = Traits(

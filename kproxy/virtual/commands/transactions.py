@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.forms import Command, Form
-from kproxy.virtual.commands.offsets import OffsetCommit
-from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
-from kproxy.virtual.fields import pack_name, read_name
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.offsets import OffsetCommit, pack_offsets, read_offsets
+from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.fields import Fields, pack_name, read_name
 from kproxy.virtual.levels import ORDERED_FROM, TRANSACTIONS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.transactions import NO_NUMBER, Participant
+from kproxy.virtual.rows.transactions import NO_NUMBER, Participant, participant
 from kproxy.virtual.types import PartitionKey, QueueId
 
 NAMED_MAX = 500
@@ -44,13 +44,12 @@ SETS_CLOCK = 255
 
 _FORM = 1
 _ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
-_PRODUCER = struct.Struct(">qhB")
+_ENLIST = Fields("BqhBNR")
 _END = struct.Struct(">qhBBq")
 _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
-_ENLISTED = struct.Struct(">IH")  # shard, length
+_ENLISTED = Fields("IY")
 _COMMIT = struct.Struct(">qhiI")
-_OFFSET = struct.Struct(">16sIqi?I")
 _COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
 _ITEM_BYTES = 20  # bytes of a partition's name
@@ -78,16 +77,9 @@ def _weight_of_marker(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.INIT_PRODUCER,
-    DiskUse.ORDINARY,
-    one,
-    level=TRANSACTIONS_FROM,
-    publishes=(RowKind.TRANSACTION,),
-    form=Form(
-        head="time_ms",
-        body="timeout_ms:i expected_id:q expected_epoch:h transactional_id:T",
-    ),
-)
+    Kind.INIT_PRODUCER, DiskUse.ORDINARY, level=TRANSACTIONS_FROM, publishes=(RowKind.TRANSACTION,),
+    head="time_ms", body="timeout_ms:i expected_id:q expected_epoch:h transactional_id:T",
+)  # fmt: skip
 class InitProducer(Command):
     """A producer with a transactional id begins, or begins anew.
 
@@ -102,13 +94,9 @@ class InitProducer(Command):
 
 
 @of_kind(
-    Kind.ENLIST,
-    DiskUse.ORDINARY,
-    _weight_of_partitions,
-    level=TRANSACTIONS_FROM,
-    publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP),
-    answered_across_workers=True,
-)
+    Kind.ENLIST, DiskUse.ORDINARY, _weight_of_partitions, level=TRANSACTIONS_FROM,
+    publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP), answered_across_workers=True,
+)  # fmt: skip
 class Enlist(NamedTuple):
     """Partitions and groups take part in a producer's transaction; the first ones open it.
 
@@ -124,50 +112,25 @@ class Enlist(NamedTuple):
     time_ms: int
 
     def envelope(self) -> Envelope:
-        parts = [
-            bytes([_FORM]),
-            _PRODUCER.pack(self.producer_id, self.epoch, self.version),
-            pack_name(self.transactional_id),
-        ]
-        for participant in self.participants:
-            data = participant.encode()
-            parts += (_ENLISTED.pack(participant.shard, len(data)), data)
+        numbers = self.producer_id, self.epoch, self.version
+        parts = [_ENLIST.pack(_FORM, *numbers, self.transactional_id)]
+        parts += [_ENLISTED.pack(one.shard, one.encode()) for one in self.participants]
         return Envelope(Kind.ENLIST, time_ms=self.time_ms, body=b"".join(parts))
 
     @staticmethod
     def decode(envelope: Envelope) -> "Enlist":
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
-        name, at = read_name(body, 1 + _PRODUCER.size)
-        participants = []
-        while at < len(body):
-            shard, length = _ENLISTED.unpack_from(body, at)
-            start = at + _ENLISTED.size
-            at = start + length
-            participants.append(_participant(shard, body[start:at]))
+        _, producer_id, epoch, version, name, rest = _ENLIST.read(_body_of(envelope), 0)
+        participants = [participant(*one) for one in _ENLISTED.items(rest, 0)]
         return Enlist(name, producer_id, epoch, version, participants, envelope.time_ms)
 
 
-def _participant(shard: int, data: bytes) -> Participant:
-    if data[0]:
-        return Participant(shard, group=data[1:].decode())
-    queue_id, index = _PARTITION.unpack_from(data, 1)
-    return Participant(shard, (QueueId(queue_id), index))
-
-
 @of_kind(
-    Kind.BEGIN,
-    DiskUse.ORDINARY,
-    _weight_of_partitions,
-    level=TRANSACTIONS_FROM,
-    publishes=(*_OPEN_ROWS, RowKind.GROUP),
-    form=Form(
-        head="time_ms",
-        body="producer_id:q epoch:h version:B number:q tag:8s #partitions:I #groups:I "
-        "partitions:(P) groups:(N)",
-    ),
-)
+    Kind.BEGIN, DiskUse.ORDINARY, _weight_of_partitions, level=TRANSACTIONS_FROM,
+    publishes=(*_OPEN_ROWS, RowKind.GROUP), head="time_ms",
+    body="producer_id:q epoch:h version:B number:q tag:8s #partitions:I #groups:I "
+         "partitions:(P) groups:(N)",
+)  # fmt: skip
 class Begin(Command):
     """A shard's partitions and groups take part in the transaction with this number."""
 
@@ -210,13 +173,9 @@ class EndCause:
 
 
 @of_kind(
-    Kind.END,
-    DiskUse.ALWAYS,
-    one,
-    level=TRANSACTIONS_FROM,
-    publishes=_COORDINATOR_ROWS,
+    Kind.END, DiskUse.ALWAYS, level=TRANSACTIONS_FROM, publishes=_COORDINATOR_ROWS,
     answered_across_workers=True,
-)
+)  # fmt: skip
 class End(NamedTuple):
     """A transaction is committed or aborted.
 
@@ -251,15 +210,12 @@ class End(NamedTuple):
 
 
 @of_kind(
-    Kind.MARKER,
-    DiskUse.ALWAYS,
-    _weight_of_marker, level=TRANSACTIONS_FROM,
+    Kind.MARKER, DiskUse.ALWAYS, _weight_of_marker, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
         RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
         RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.TRANSACTIONAL_PRODUCER,
-    ),
-    answered_across_workers=True,
+    ), answered_across_workers=True,
 )  # fmt: skip
 class Marker(NamedTuple):
     """A transaction ends in a shard's partitions and groups.
@@ -300,13 +256,9 @@ class Marker(NamedTuple):
 
 
 @of_kind(
-    Kind.COMPLETE,
-    DiskUse.ALWAYS,
-    lambda envelope: NAMED_MAX // 2,
-    level=TRANSACTIONS_FROM,
-    publishes=_COORDINATOR_ROWS,
-    form=Form(head="number time_ms", body="transactional_id:T"),
-)
+    Kind.COMPLETE, DiskUse.ALWAYS, lambda envelope: NAMED_MAX // 2, level=TRANSACTIONS_FROM,
+    publishes=_COORDINATOR_ROWS, head="number time_ms", body="transactional_id:T",
+)  # fmt: skip
 class Complete(Command):
     """All who took part know how it ended; forgets up to `NAMED_MAX` of them at a time.
 
@@ -319,12 +271,8 @@ class Complete(Command):
 
 
 @of_kind(
-    Kind.TRANSACTION_COMMIT,
-    DiskUse.MODEST,
-    by_items, level=TRANSACTIONS_FROM,
-    publishes=(
-        RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP,
-    ),
+    Kind.TRANSACTION_COMMIT, DiskUse.MODEST, by_items, level=TRANSACTIONS_FROM,
+    publishes=(RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP),
 )  # fmt: skip
 class TransactionCommit(NamedTuple):
     """Offsets that a group commits once a producer's transaction is committed.
@@ -351,12 +299,9 @@ class TransactionCommit(NamedTuple):
             pack_name(self.group),
             pack_name(self.member),
         ]
-        for offset in self.offsets:
-            data = offset.metadata.encode()
-            numbers = offset.queue_id, offset.partition, offset.offset, offset.leader_epoch
-            parts += (_OFFSET.pack(*numbers, offset.deny, len(data)), data)
+        body = b"".join(parts) + pack_offsets(self.offsets)
         return Envelope(
-            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=b"".join(parts)
+            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=body
         )
 
     @staticmethod
@@ -369,15 +314,7 @@ class TransactionCommit(NamedTuple):
         producer_id, epoch, generation, count = _COMMIT.unpack_from(body, 1)
         group, at = read_name(body, 1 + _COMMIT.size)
         member, at = read_name(body, at)
-        offsets = []
-        for _ in range(count):
-            queue_id, index, offset, leader_epoch, deny, length = _OFFSET.unpack_from(body, at)
-            at += _OFFSET.size
-            metadata = body[at : at + length].decode()
-            at += length
-            offsets.append(
-                OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, deny)
-            )
+        offsets = read_offsets(body, at, count)
         return TransactionCommit(
             group, member, generation, producer_id, epoch, offsets, envelope.time_ms,
             envelope.number, ordered,
@@ -385,13 +322,10 @@ class TransactionCommit(NamedTuple):
 
 
 @of_kind(
-    Kind.EXPIRE_TRANSACTION,
-    DiskUse.ALWAYS,
-    one,
-    level=TRANSACTIONS_FROM,
+    Kind.EXPIRE_TRANSACTION, DiskUse.ALWAYS, level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION, RowKind.TRANSACTIONAL_PRODUCER),
-    form=Form(head="number=producer_id time_ms=used_ms", body="transactional_id:T"),
-)
+    head="number=producer_id time_ms=used_ms", body="transactional_id:T",
+)  # fmt: skip
 class ExpireTransaction(Command):
     """A transactional id, or what a shard remembers of a producer, was not used for long.
 

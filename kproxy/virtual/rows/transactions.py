@@ -123,10 +123,14 @@ def participant_key(number: int, participant: Participant) -> bytes:
 
 def participant_of(key: bytes) -> Participant:
     """Return the participant of a key of PARTICIPANTS."""
-    _, shard, body = PARTICIPANTS.parts(key)
-    if body[:1] == _A_GROUP:
-        return Participant(shard, group=body[1:].decode())
-    return Participant(shard, (QueueId(body[1:17]), int.from_bytes(body[17:], "big")))
+    return participant(*PARTICIPANTS.parts(key)[1:])
+
+
+def participant(shard: int, data: bytes) -> Participant:
+    """Return a participant from its shard and what it encodes to."""
+    if data[:1] == _A_GROUP:
+        return Participant(shard, group=data[1:].decode())
+    return Participant(shard, (QueueId(data[1:17]), int.from_bytes(data[17:], "big")))
 
 
 # -- a producer in a shard that takes part
