@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.traits import level_of
+from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import NEWEST
 
 FEATURE = "kproxy.level"
@@ -29,7 +29,7 @@ class Level:
     def admits(self, envelopes: Iterable[Envelope]) -> bool:
         """Return whether all of these may be written. At the newest level it looks at none."""
         value = self.value
-        return value >= NEWEST or all(level_of(envelope.kind) <= value for envelope in envelopes)
+        return value >= NEWEST or all(TRAITS[one.kind].level <= value for one in envelopes)
 
 
 class Upgrades(Protocol):

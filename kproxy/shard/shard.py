@@ -108,7 +108,7 @@ class Shard:
         self.refused_some = True
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
-        """Put envelopes in line in the log. Those above the level in force are refused."""
+        """Put envelopes in line in the log. Refuse those above the level in force."""
         if not self.level.admits(envelopes):
             return self._refused(envelopes)
         return self.log.append(envelopes)

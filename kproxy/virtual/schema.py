@@ -26,17 +26,17 @@ FORM = 1
 def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
     """Return what makes keys: by one call of `struct` where the parts allow that."""
     fields = Fields(codes)
-    count = len(fields.codes)
-    if count and fields.codes[0] == "P" and fields.are_numbers(1):
-        pack = struct.Struct(">c16sI" + codes[1:]).pack
+    count, begins = len(fields.codes), codes[:1] == "P"
+    if not count or not fields.are_numbers(begins):
+        return lambda *parts: letter + fields.pack(*parts)
+    pack = struct.Struct(">c" + codes.replace("P", "16sI")).pack
 
-        def of_partition(*parts: Any) -> bytes:
-            if len(parts) == count:
-                return pack(letter, *parts[0], *parts[1:])
+    def key(*parts: Any) -> bytes:
+        if len(parts) < count:
             return letter + fields.pack(*parts)
+        return pack(letter, *parts[0], *parts[1:]) if begins else pack(letter, *parts)
 
-        return of_partition
-    return lambda *parts: letter + fields.pack(*parts)
+    return key
 
 
 def encode_count(count: int) -> bytes:
@@ -61,6 +61,10 @@ class Keys:
         self._parts = Fields(parts)
         self.key = _keys(kind.letter, parts)
         """A maker of keys; of the first parts alone, it makes what such keys begin with."""
+
+    def __call__(self, *parts: Any) -> bytes:
+        """Return a key."""
+        return self.key(*parts)
 
     @property
     def codes(self) -> list[str]:

@@ -9,7 +9,6 @@ SHIP, a LATER or a DUE are counted as an append is; the latter two may have seve
 partition, so there an anchor says which of them it is. From X on the fold goes on as always.
 """
 
-import json
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -417,10 +416,9 @@ class Reindex:
             partition = rows.partition_of(key)
             if partition != noted and (row := self._state.partition(partition)) is not None:
                 if ABORTED.parts(key)[1] < row.log_start:
-                    note = json.dumps([partition[0].hex(), partition[1]]).encode()
                     # No TRIM leaves a note with a key like that.
                     note_key = rows.trimmed_key(0) + rows.partition_key(*partition)
-                    self._state.file(note_key, note)
+                    self._state.file(note_key, rows.sweep_note(*partition))
                 noted = partition
             if number % _ROWS_AT_ONCE == 0:
                 yield

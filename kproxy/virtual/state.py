@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope
@@ -20,11 +20,12 @@ from kproxy.virtual.rows.kinds import INDEX_BYTES, PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Batch, Committed, Compaction, Partition, Queue, StoredBatch
 from kproxy.virtual.rows.routes import ROUTES
 from kproxy.virtual.rows.transactions import ABORTED, PENDING_BY_PARTITION, PENDING_COUNT_KEY
-from kproxy.virtual.schema import decode_count, encode_count
+from kproxy.virtual.schema import Rows, decode_count, encode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 class Kv(Protocol):
@@ -67,6 +68,8 @@ class State:
         self._last_segment = (-1, 0)  # live bytes of the one that changed last
         self._pending_offsets = -1  # not looked at yet
         self.counts = Counts()
+        self.shared = False
+        """Whether others learn of this shard by what is published."""
         self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.queue_changes = 0
         self.touched: set[PartitionKey] = set()
@@ -267,15 +270,38 @@ class State:
         self._cache(self._queues, queue.name, queue)
         self._cache(self._names, queue.queue_id, queue.name)
         self.put(rows.queue_key(queue.name), queue.encode())
+        self._announce(queue.name, queue.changed_at)
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
 
-    def drop_queue(self, queue: Queue) -> None:
+    def drop_queue(self, queue: Queue, log_offset: int) -> None:
         self.queue_changes += 1
         self.counts.queues -= 1
         self._queues.pop(queue.name, None)
         self._names.pop(queue.queue_id, None)
         self.put(rows.queue_key(queue.name), None)
         self.put(rows.name_key(queue.queue_id), None)
+        self._announce(queue.name, log_offset)
+
+    def _announce(self, name: str, log_offset: int) -> None:
+        if self.shared:
+            self.put(rows.announce_key(name), encode_count(log_offset))
+
+    def void(self, log_offset: int) -> None:
+        """Note that what lies there had no effect: a rebuild does not judge it again."""
+        if self.shared:
+            self.put(rows.no_effect_key(log_offset), b"")
+
+    def sweep_later(self, log_offset: int, queue_id: QueueId, partition: int) -> None:
+        """Leave a note for the sweeper: partition -1 is a whole queue that is gone."""
+        key = rows.sweep_key(log_offset) if partition == -1 else rows.trimmed_key(log_offset)
+        self.file(key, rows.sweep_note(queue_id, partition))
+
+    def row(self, rows_of: Rows[T], *parts: Any) -> T | None:
+        """Return the row of a schema with this key. Raise ValueError as its decoding does."""
+        return rows_of.get(self.get, *parts)
+
+    def put_row(self, rows_of: Rows[T], row: T, *parts: Any) -> None:
+        self._changes[rows_of.key(*parts)] = rows_of.encode(row)
 
     def batch_at(self, key: PartitionKey, last_offset: int) -> Batch | None:
         data = self.get(rows.batch_key(*key, last_offset))

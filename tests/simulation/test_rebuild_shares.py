@@ -31,7 +31,6 @@ from kproxy.virtual.commands.shares import (
     batch_of,
 )
 from kproxy.virtual.folds.carried import carried
-from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.shares import (
@@ -42,6 +41,7 @@ from kproxy.virtual.rows.shares import (
     RecordState,
     state_byte,
 )
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation.seeds import named, seeds
 from tests.simulation.test_rebuild import Simulation, short_looks
@@ -165,7 +165,7 @@ def _not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareFold, "_void", lambda self, log_offset, outcome: outcome)
+    patch.setattr(State, "void", lambda self, log_offset: None)
 
 
 def _the_whole_body_is_counted(patch: pytest.MonkeyPatch) -> None:

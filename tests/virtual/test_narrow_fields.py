@@ -68,7 +68,7 @@ LIMITS = {
     "commands.envelope.HEAD": [max(Kind), FORM, INDEX],
     "commands.envelope._CRC": [CRC],
     "rows.groups._FORM": [FEW, WIRE32],
-    "rows.groups.member_prefix": [TEXT],
+    "rows.groups.member_key": [TEXT],
     "commands.offsets._DELETION": [FEW, TEXT, WIRE32],
     "commands.offsets._PARTITION": [INDEX],
     "commands.offsets._EXPIRY": [FEW, TEXT, WIRE32],
@@ -107,7 +107,9 @@ LIMITS = {
     "rows.queues._ORDERED_OFFSET": [WIRE32],
     "rows.queues._DUE": [rows.TOMBSTONE_INDEX],
     "rows.queues._ASSIGNMENT": [rows.HIDDEN],
-    "rows.queues._TERM": [FEW],
+    "rows.queues.retention_entry_key": [INDEX],
+    "rows.queues.producers_due_key": [INDEX],
+    "rows.queues.compaction_key": [INDEX],
     "rows.queues._STORED": [PLACE, WIRE32, WIRE32],
     "rows.queues._MORE": [delay_commands.BATCHES_MAX + 1],
     "rows.queues._WHOSE": [delay_commands.BATCHES_MAX + 1],
@@ -188,7 +190,7 @@ ROOM = MOST | {"P": MOST["I"], "N": MOST["H"], "Y": MOST["H"], "Z": MOST["I"]}
 
 
 def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
-    """Fields of commands of this module that have a form."""
+    """Yield fields of commands of this module that have a form."""
     for kind, body in FORMS.items():
         if COMMANDS[kind].__module__ == f"kproxy.virtual.{name}":
             if found := [ROOM[code] for codes in body for code in codes if code in ROOM]:
@@ -197,7 +199,9 @@ def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
 
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
     for variable, value in vars(module).items():
-        if isinstance(value, schema.Keys | fields.Fields) and f"{variable} = " in inspect.getsource(module):
+        if isinstance(value, schema.Keys | fields.Fields) and f"{variable} = " in inspect.getsource(
+            module
+        ):
             if found := [ROOM[code] for code in value.codes if code in ROOM]:
                 yield f"{name}.{variable}", found
 

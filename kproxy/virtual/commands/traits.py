@@ -58,16 +58,10 @@ class Traits(NamedTuple):
 
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
-TRAITS: dict[Kind, Traits] = {}
+TRAITS: dict[int, Traits] = {}
 FORMS: dict[Kind, list[str]] = {}
 """The codes of the fields of a body, for each kind that has a form."""
-_LEVELS: dict[int, int] = {}
 Command = TypeVar("Command")
-
-
-def level_of(kind: int) -> int:
-    """Return the level from which a kind may be written."""
-    return _LEVELS[kind]
 
 
 def of_kind(
@@ -92,7 +86,6 @@ def of_kind(
         if issubclass(command, forms.Command):
             command, FORMS[kind] = forms.complete(kind, command, **form)
         COMMANDS[kind] = command
-        _LEVELS[kind] = level
         TRAITS[kind] = Traits(
             disk, level, weight, frozenset(publishes), answered_across_workers, carries_batch
         )

@@ -80,13 +80,10 @@ class GroupFold:
         for member, row in changed.items():
             self._state.put(group_rows.member_key(group, member), row)
         head = GroupRow(
-            version=log_offset,
-            kind=kind,
-            members=members,
+            version=log_offset, kind=kind, members=members, values=values,
             empty_since_ms=time_ms if members == 0 or before is None else before.empty_since_ms,
             look_ms=time_ms if before is None else before.look_ms,
-            values=values,
-        )
+        )  # fmt: skip
         self._put_group(group, before, head)
         return Outcome(Code.NONE, log_offset)
 
@@ -236,11 +233,9 @@ class GroupFold:
         """
         for producer_id in waiting.producers(key):
             pending_key = PENDING_OFFSETS.key(group, producer_id, key)
-            data = self._state.get(pending_key)
-            if data is not None:
-                pending = PENDING_OFFSETS.decode(data)
-                if pending.log_offset < log_offset:
-                    self._state.put(pending_key, pending._replace(superseded=True).encode())
+            pending = self._state.row(PENDING_OFFSETS, group, producer_id, key)
+            if pending is not None and pending.log_offset < log_offset:
+                self._state.put(pending_key, pending._replace(superseded=True).encode())
 
     def _drop_pending(self, pending_key: bytes) -> None:
         self._state.put(pending_key, None)
@@ -260,11 +255,10 @@ class GroupFold:
             forgotten += 1
             self._drop_pending(pending_key)
             self._state.count_pending(-1)
-            group_key = OPEN_GROUPS.key(group, producer_id)
-            opened = OPEN_GROUPS.get(self._state.get, group, producer_id)
+            opened = self._state.row(OPEN_GROUPS, group, producer_id)
             if opened is not None:
                 left = opened._replace(pending=opened.pending - 1)
-                self._state.put(group_key, OPEN_GROUPS.encode(left))
+                self._state.put_row(OPEN_GROUPS, left, group, producer_id)
         return forgotten
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

@@ -15,7 +15,6 @@ from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
@@ -103,11 +102,10 @@ def crowded(source: str, queue: Queue | None = None) -> Outcome:
 class RouteFold:
     """The application of routes to a shard's state."""
 
-    def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool) -> None:
+    def __init__(self, state: State, shard: ShardId, shards: int) -> None:
         self._state = state
         self._shard = shard
         self._shards = shards
-        self._shared = shared
         self._any_defined: bool | None = None  # not looked at yet
 
     # -- the definers of routes, in the home shard of the source's name
@@ -330,9 +328,7 @@ class RouteFold:
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
         state, asked = self._state, Ship.decode(envelope)
-        key = ROUTE_PARTS.key(asked.definer, asked.source)
-        data = state.get(key)
-        landed = NOTHING_LANDED if data is None else ROUTE_PARTS.decode(data)
+        landed = state.row(ROUTE_PARTS, asked.definer, asked.source) or NOTHING_LANDED
         if landed.has(asked.through, asked.part):
             return self._void(log_offset)
         if not self._is_cut(asked):
@@ -340,9 +336,8 @@ class RouteFold:
         if 0 <= asked.after < landed.through < asked.through:
             void, numbers = self._void(log_offset), (landed.through,)
             return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
-        state.put(
-            key, ROUTE_PARTS.encode(landed.with_part(asked.through, asked.part, asked.time_ms))
-        )
+        after = landed.with_part(asked.through, asked.part, asked.time_ms)
+        state.put_row(ROUTE_PARTS, after, asked.definer, asked.source)
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made, settled = list[Queue](), list[Queue]()
@@ -381,8 +376,6 @@ class RouteFold:
         """Return a queue that was looked up before its first record, as the route makes it."""
         changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
         self._state.put_queue(changed)
-        if self._shared:
-            self._state.put(rows.announce_key(queue.name), log_offset.to_bytes(8, "big"))
         return changed
 
     def _is_cut(self, asked: Ship) -> bool:
@@ -423,25 +416,21 @@ class RouteFold:
         )  # fmt: skip
         self._state.add_partitions(queue_id, [0])
         self._state.put_queue(queue)
-        if self._shared:
-            self._state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
         routes = self.routes_from(name)
         if routes:
             self.tell(queue_id, [0], routes, log_offset)
         return queue
 
     def _void(self, log_offset: int) -> Outcome:
-        if self._shared:  # a rebuild does not judge it again
-            self._state.put(rows.no_effect_key(log_offset), b"")
+        self._state.void(log_offset)
         return Outcome(Code.NONE, -1, numbers=(0,))
 
     def forget_landed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         asked = ForgetLanded.decode(envelope)
         for definer, source in asked.routes:
-            key = ROUTE_PARTS.key(definer, source)
-            data = self._state.get(key)
-            if data is not None and ROUTE_PARTS.decode(data).used_ms <= asked.time_ms:
-                self._state.put(key, None)
+            landed = self._state.row(ROUTE_PARTS, definer, source)
+            if landed is not None and landed.used_ms <= asked.time_ms:
+                self._state.put(ROUTE_PARTS.key(definer, source), None)
         for key in asked.forwarded:
             if self._state.get(key) is not None:
                 self._state.put(key, None)

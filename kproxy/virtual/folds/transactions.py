@@ -61,8 +61,7 @@ class TransactionFold:
         self._restored_at: int | None = None  # not looked at yet
 
     def _row(self, transactional_id: str) -> Transaction | None:
-        data = self._state.get(TRANSACTIONS.key(transactional_id))
-        return None if data is None else TRANSACTIONS.decode(data)
+        return self._state.row(TRANSACTIONS, transactional_id)
 
     def _put(self, transactional_id: str, before: Transaction | None, after: Transaction) -> None:
         due = transaction_rows.transaction_due_key(after, transactional_id)
@@ -71,7 +70,10 @@ class TransactionFold:
             if due_before != due:
                 self._state.put(due_before, None)
         self._state.file(due)
-        self._state.put(TRANSACTIONS.key(transactional_id), TRANSACTIONS.encode(after))
+        self._state.put_row(TRANSACTIONS, after, transactional_id)
+
+    def allocate(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        return Outcome(Code.NONE, self._new_producer_id(log_offset))
 
     def _new_producer_id(self, log_offset: int) -> int:
         """Return an id that is unique for ever: no two commands share shard and log offset."""

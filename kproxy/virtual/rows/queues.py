@@ -20,6 +20,7 @@ from kproxy.protocol.batch import BatchHeader
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.producers import producer_end
+from kproxy.virtual.schema import Keys, Rows
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId
 
 _QUEUE = struct.Struct(">16siiQQ")
@@ -47,8 +48,6 @@ _ORDERED_OFFSET = struct.Struct(">qiqQ")
 _DUE = struct.Struct(">cQ16sI")
 _ASSIGNMENT = struct.Struct(">qi")
 
-_TERM = struct.Struct(">BQQ")
-
 TOMBSTONE_INDEX = 0xFFFFFFFF
 """The index in a `c` row that means the note of a deleted queue, to be forgotten."""
 TOMBSTONE_KEPT_MS = 24 * 3600 * 1000  # by then no late command can speak of a deleted queue
@@ -58,17 +57,11 @@ HIDDEN = 1 << 30
 _HIDDEN_AT, _HIDDEN_BIT = 17, 0x40  # the same in a key
 
 
-_QUEUE_KIND = RowKind.QUEUE.letter  # `.letter`: plain bytes, for what is done for each batch
-_NAME_KIND = RowKind.NAME.letter
 _PARTITION_KIND = RowKind.PARTITION.letter
 _PRODUCER_KIND = RowKind.PRODUCER.letter
 _BATCH_KIND = RowKind.BATCH.letter
-_COMPACTION_KIND = RowKind.COMPACTION.letter
 _OFFSET_KIND = RowKind.OFFSET.letter
-_LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
 _RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
-_RETENTION_ENTRY_KIND = RowKind.RETENTION_ENTRY.letter
-_PRODUCERS_DUE_KIND = RowKind.PRODUCERS_DUE.letter
 _UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
 
 
@@ -82,12 +75,22 @@ def queue_id_of(key: bytes) -> QueueId:
     return QueueId(key[1:17])
 
 
-def queue_key(name: str) -> bytes:
-    return _QUEUE_KIND + name.encode()
-
-
-def name_key(queue_id: QueueId) -> bytes:
-    return _NAME_KIND + queue_id
+queue_key = Keys(RowKind.QUEUE, "T")
+name_key = Keys(RowKind.NAME, "16s")
+compaction_key = Keys(RowKind.COMPACTION, "16sI")
+sweep_key = Keys(RowKind.SWEEP_QUEUE, "Q")
+trimmed_key = Keys(RowKind.SWEEP_PARTITION, "Q")
+segment_key = Keys(RowKind.LIVE_BYTES, "Q")
+no_effect_key = Keys(RowKind.NO_EFFECT, "Q")
+"""The log offsets, without a value, of what had no effect. A MARKER's value has a bit for each
+partition that it left as it was."""
+pending_assignment_key = Keys(RowKind.PENDING_ASSIGNMENT, "16s")
+assignment_key = Keys(RowKind.ASSIGNMENT, "16s")
+announce_key = Keys(RowKind.ANNOUNCE, "T")
+retention_entry_key = Keys(RowKind.RETENTION_ENTRY, "16sI")
+"""The time under which a partition was filed last: it may be filed twice."""
+producers_due_key = Keys(RowKind.PRODUCERS_DUE, "QP")
+"""The times and partitions, without a value: no producer was used before, as far as is known."""
 
 
 def partition_key(queue_id: QueueId, index: int) -> bytes:
@@ -104,19 +107,9 @@ def producers_range(queue_id: QueueId, index: int) -> tuple[bytes, bytes]:
     return start, start + b"\xff" * 8
 
 
-def producers_due_key(used_ms: int, key: PartitionKey) -> bytes:
-    """Return a key without a value: no producer of a partition was used before, as far as known."""
-    return _DUE.pack(_PRODUCERS_DUE_KIND, used_ms, *key)
-
-
 def producers_due_end(time_ms: int) -> bytes:
     """Return where the keys end that were filed at this time or before."""
-    return _PRODUCERS_DUE_KIND + max(0, time_ms + 1).to_bytes(8, "big")
-
-
-def producers_due_of(key: bytes) -> tuple[int, PartitionKey]:
-    """Return (time in ms, partition) of a key of kind PRODUCERS_DUE."""
-    return retention_due_of(key)
+    return RowKind.PRODUCERS_DUE + max(0, time_ms + 1).to_bytes(8, "big")
 
 
 def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
@@ -127,10 +120,6 @@ def batch_key(queue_id: QueueId, index: int, last_offset: int) -> bytes:
 def is_hidden(key: bytes) -> bool:
     """Return whether a key of kind PARTITION is of a partition that no reader knows."""
     return bool(key[_HIDDEN_AT] & _HIDDEN_BIT)
-
-
-def compaction_key(queue_id: QueueId, index: int) -> bytes:
-    return _PARTITION_KEY.pack(_COMPACTION_KIND, queue_id, index)
 
 
 def partition_of(key: bytes) -> PartitionKey:
@@ -181,16 +170,9 @@ def group_of_offset_by_queue(key: bytes) -> str:
     return key[21:].decode()
 
 
-def sweep_key(log_offset: int) -> bytes:
-    return RowKind.SWEEP_QUEUE + log_offset.to_bytes(8, "big")
-
-
-def trimmed_key(log_offset: int) -> bytes:
-    return RowKind.SWEEP_PARTITION + log_offset.to_bytes(8, "big")
-
-
-def segment_key(segment: int) -> bytes:
-    return _LIVE_BYTES_KIND + segment.to_bytes(8, "big")
+def sweep_note(queue_id: QueueId, partition: int) -> bytes:
+    """Return the value of a row for the sweeper."""
+    return json.dumps([queue_id.hex(), partition]).encode()
 
 
 def encode_live_bytes(count: int) -> bytes:
@@ -202,37 +184,13 @@ def decode_live_bytes(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True) + (_KEPT if len(data) == 8 else 0)
 
 
-def no_effect_key(log_offset: int) -> bytes:
-    """Return a key without a value: the append at this log offset had no effect."""
-    return RowKind.NO_EFFECT + log_offset.to_bytes(8, "big")
-
-
-def pending_assignment_key(queue_id: QueueId) -> bytes:
-    return RowKind.PENDING_ASSIGNMENT + queue_id
-
-
-def assignment_key(queue_id: QueueId) -> bytes:
-    return RowKind.ASSIGNMENT + queue_id
-
-
-def announce_key(name: str) -> bytes:
-    return RowKind.ANNOUNCE + name.encode()
-
-
 def retention_due_key(time_ms: int, queue_id: bytes, index: int) -> bytes:
     """Return a key without a value: look at a partition for what its retention no longer keeps."""
     return _DUE.pack(_RETENTION_DUE_KIND, max(0, time_ms), queue_id, index)
 
 
-def retention_due_of(key: bytes) -> tuple[int, PartitionKey]:
-    """Return (time in ms, partition) of a key of kind `c`."""
-    _, time_ms, queue_id, index = _DUE.unpack(key)
-    return time_ms, (QueueId(queue_id), index)
-
-
-def retention_entry_key(queue_id: QueueId, index: int) -> bytes:
-    """Return the time under which a partition was filed last: it may be filed twice."""
-    return _PARTITION_KEY.pack(_RETENTION_ENTRY_KIND, queue_id, index)
+retention_due_of = producers_due_of = producers_due_key.parts
+"""Return (time in ms, partition) of a key of kind RETENTION_DUE or PRODUCERS_DUE."""
 
 
 def published_key(key: bytes) -> bytes:
@@ -255,21 +213,17 @@ TERM_KEY = RowKind.TERM.letter
 
 
 class Term(NamedTuple):
-    """The `K` row: the claim that holds, by its log offset, and whose it is."""
+    """The claim that holds, by its log offset, and whose it is."""
 
     claim: int
     writer: int
 
     def encode(self) -> bytes:
-        return _TERM.pack(1, *self)
+        return _TERMS.encode(self)
 
 
-def decode_term(data: bytes) -> Term:
-    """Decode a row. Raise ValueError for a form of a later kproxy."""
-    form, claim, writer = _TERM.unpack_from(data)
-    if form != 1:
-        raise later_form("a row of kind K", form)
-    return Term(claim, writer)
+_TERMS = Rows(RowKind.TERM, "", Term, "QQ")
+decode_term = _TERMS.decode
 
 
 def compacts(configs: Mapping[str, str]) -> bool:
@@ -299,12 +253,8 @@ class Queue:
     def encode(self) -> bytes:
         """Encode a queue: an unasked one has empty settings, which an older kproxy reads."""
         configs = json.dumps(self.configs).encode() if self.configs or self.unasked else b""
-        return (
-            _QUEUE.pack(
-                self.queue_id, self.partitions, self.wanted, self.created_at, self.changed_at
-            )
-            + configs
-        )
+        numbers = self.partitions, self.wanted, self.created_at, self.changed_at
+        return _QUEUE.pack(self.queue_id, *numbers) + configs
 
 
 _JSON = ord("{")
@@ -319,15 +269,10 @@ def decode_queue(name: str, data: bytes) -> Queue:
             raise later_form("a row of kind q", data[_QUEUE.size])
         configs = json.loads(data[_QUEUE.size :])
     return Queue(
-        name=name,
-        queue_id=QueueId(queue_id),
-        partitions=partitions,
-        wanted=wanted,
-        created_at=LogOffset(created_at),
-        changed_at=LogOffset(changed_at),
-        configs=configs,
+        name=name, queue_id=QueueId(queue_id), partitions=partitions, wanted=wanted,
+        created_at=LogOffset(created_at), changed_at=LogOffset(changed_at), configs=configs,
         unasked=configs is not _NO_CONFIGS and not configs,
-    )
+    )  # fmt: skip
 
 
 def encode_assignment(as_of: int, partitions: int) -> bytes:
@@ -394,13 +339,9 @@ class Partition:
             count |= _ANY_OPEN
             opened = _FIRST_OPEN.pack(self.first_open)
         head = _PARTITION.pack(
-            self.log_start,
-            self.next_offset,
-            self.size,
-            self.max_time_ms,
-            self.max_time_offset,
+            self.log_start, self.next_offset, self.size, self.max_time_ms, self.max_time_offset,
             count,
-        )
+        )  # fmt: skip
         if not producers and not tail:
             return head + opened if opened else head
         return b"".join((head, opened, *producers, tail))
@@ -411,14 +352,8 @@ def decode_partition(data: bytes) -> Partition:
     if data[0]:
         raise later_form("a row of kind p", data[0])
     row = Partition()
-    (
-        row.log_start,
-        row.next_offset,
-        row.size,
-        row.max_time_ms,
-        row.max_time_offset,
-        count,
-    ) = _PARTITION.unpack_from(data)
+    row.log_start, row.next_offset, row.size, *times, count = _PARTITION.unpack_from(data)
+    row.max_time_ms, row.max_time_offset = times
     position = _PARTITION.size
     if count & _ANY_OPEN:
         (row.first_open,) = _FIRST_OPEN.unpack_from(data, position)
