@@ -34,7 +34,7 @@ from kproxy.virtual.commands.queues import AssignPartitions, CreateQueue, QueueR
 from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.commands.transactions import ASKS_ONLY, SETS_CLOCK, Enlist
-from kproxy.virtual.folds.routes import ROUTE_SETTINGS
+from kproxy.virtual.folds.route_definitions import ROUTE_SETTINGS
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows

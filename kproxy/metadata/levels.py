@@ -6,7 +6,7 @@ Clients see the level as a feature (KIP-584): `kafka-features.sh` shows and upgr
 from collections.abc import Iterable
 from typing import Protocol
 
-from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import NEWEST
 
@@ -29,7 +29,7 @@ class Level:
     def admits(self, envelopes: Iterable[Envelope]) -> bool:
         """Return whether all of these may be written. At the newest level it looks at none."""
         value = self.value
-        return value >= NEWEST or all(TRAITS[one.kind].level <= value for one in envelopes)
+        return value >= NEWEST or all(TRAITS[Kind(one.kind)].level <= value for one in envelopes)
 
 
 class Upgrades(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
 from kproxy.metadata.setting import BOOLEAN, LONG, SPACE, STRING, Read, Setting, boolean, whole
-from kproxy.virtual.folds.routes import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
+from kproxy.virtual.folds.route_definitions import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
 from kproxy.virtual.partitioner import name_fault
 
 KEEP, QUEUES_MAX, LAG_MAX = "kproxy.route.keep", "kproxy.route.queues.max", "kproxy.route.lag.max"

@@ -28,8 +28,9 @@ from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.levels import SPARES_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import TOMBSTONE_INDEX, Batch, Partition
+from kproxy.virtual.rows.queues import TOMBSTONE_INDEX, Partition
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()

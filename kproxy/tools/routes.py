@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproxy.tools.client import Client, Refused
-from kproxy.virtual.folds.routes import FROM, TO
+from kproxy.virtual.folds.route_definitions import FROM, TO
 
 Leaders = dict[tuple[str, int], int]
 

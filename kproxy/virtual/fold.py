@@ -38,9 +38,11 @@ from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.folds.transactions import TransactionFold
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch, Partition, Term
+from kproxy.virtual.rows.queues import Partition, Term
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, ShardId
 
@@ -72,7 +74,7 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
     batch = state.batch_at(key, last_offset)
     if batch is not None and batch.generation == generation:
         state.count_dead(batch)
-        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(batch_rows.batch_key(*key, last_offset), None)
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
@@ -186,13 +188,13 @@ class Fold:
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
-        batch = rows.encode_batch(
+        batch = batch_rows.encode_batch(
             *location, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
             row.max_time_ms, False,
         )  # fmt: skip
         if row.first_open >= 0:
-            batch = rows.with_transaction(batch, header)
-        self.state.put(rows.batch_key(*key, last_offset), batch)
+            batch = batch_rows.with_transaction(batch, header)
+        self.state.put(batch_rows.batch_key(*key, last_offset), batch)
         self.state.put_partition(key, row)
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
@@ -241,7 +243,7 @@ class Fold:
         moved = copied_batch(batch, header, copied_location(location), generation)
         self.state.count_dead(batch)
         self.state.count_live(moved)
-        self.state.put(rows.batch_key(*key, last_offset), moved.encode())
+        self.state.put(batch_rows.batch_key(*key, last_offset), moved.encode())
         self.state.put_partition(key, row)  # its publication has changed
         return Outcome(Code.NONE, envelope.number)
 

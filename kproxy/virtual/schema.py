@@ -4,8 +4,8 @@
     OPEN.key(partition, producer_id), OPEN.range(partition), OPEN.get(get, partition, producer_id)
 
 `virtual.fields` has the codes of parts and fields. Keys sort by their parts. Rows of the hot path
-(partitions, batches, producers, committed offsets) are made by hand in `virtual.rows.queues`: a key
-of these takes some 0.3 us more.
+(partitions, batches, producers, committed offsets) are made by hand in `virtual.rows`: a key of
+these takes some 0.3 us more.
 """
 
 import struct

@@ -51,7 +51,7 @@ from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.folds.routes import CONFIGS
+from kproxy.virtual.folds.route_definitions import CONFIGS
 from kproxy.virtual.levels import SECURITY_FROM, UNASKED_FROM
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.access import SECURITY_SHARD

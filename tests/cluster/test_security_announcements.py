@@ -152,7 +152,6 @@ async def test_a_change_is_answered_once_it_is_in_the_topic() -> None:
     assert ticket.outcomes()[0].code == 0
 
 
-
 async def test_a_new_owner_answers_once_what_was_asked_is_in_the_topic() -> None:
     """FAULT: it answered first: a worker that had not heard still let a deleted user in."""
     topic, log = Topic(), list[Envelope]()
@@ -167,6 +166,7 @@ async def test_a_new_owner_answers_once_what_was_asked_is_in_the_topic() -> None
     await other.member.hear(answer)
     assert other.knows is None
 
+
 def test_a_command_above_the_level_in_force_is_not_sent_to_another_shard() -> None:
     other = Worker(Topic(), 2)
     other.member.site.level.value = SECURITY_FROM - 1
@@ -174,4 +174,3 @@ def test_a_command_above_the_level_in_force_is_not_sent_to_another_shard() -> No
     assert ticket.error is not None
     assert ticket.error.code == Code.UNSUPPORTED_VERSION
     assert not other.member.link.sent
-

@@ -18,7 +18,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.worker.worker import NextRequestSignal, Worker
 from tests.fakes import memory_worker
 from tests.wire import batch, produce_values, record
@@ -148,13 +148,13 @@ async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.Mon
     queue = worker.catalogue.find("q")
     assert queue is not None
     key = (queue.queue_id, 0)
-    shard.state.put(rows.batch_key(*key, 0), None)
+    shard.state.put(batch_rows.batch_key(*key, 0), None)
     row = shard.state.partition(key)
     row.log_start = 1
 
     async def rest(pace: Pace) -> None:
         for offset in range(3, 11):
-            shard.state.put(rows.batch_key(*key, offset), None)
+            shard.state.put(batch_rows.batch_key(*key, offset), None)
         shard.state.drain()
         await anyio.lowlevel.checkpoint()
 

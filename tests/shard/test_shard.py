@@ -20,7 +20,7 @@ from kproxy.store.segments import DamagedLog
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import OLDEST
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.groups import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
@@ -321,7 +321,7 @@ async def test_live_bytes_are_counted_exactly(tmp_path: Path) -> None:
         await keep(shard, lambda: not list(shard.kv.scan(b"x", b"y")))
         counted: dict[int, int] = {}
         for _, value in shard.kv.scan(b"b", b"c"):
-            entry = rows.decode_batch(value)
+            entry = batch_rows.decode_batch(value)
             framed = entry.length + COPY_BYTES
             counted[entry.segment] = counted.get(entry.segment, 0) + framed
         for segment in shard.segments.ids:

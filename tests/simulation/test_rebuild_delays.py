@@ -10,11 +10,12 @@ import pytest
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.shard import copier
 from kproxy.shard.copier import Live
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
@@ -107,7 +108,7 @@ class WithDelays(Simulation):
             self.late.append(made)
         return made
 
-    def bytes_of(self, found: rows.Batch) -> bytes:
+    def bytes_of(self, found: batch_rows.Batch) -> bytes:
         if found.copied:
             return super().bytes_of(found)
         body = self.owner.log[found.log_offset].body
@@ -198,8 +199,8 @@ def _not_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    kinds = tuple(kind for kind in snapshot._CARRYING if kind != Kind.LATER)
-    patch.setattr(snapshot, "_CARRYING", kinds)
+    kinds = tuple(kind for kind in reindex._CARRYING if kind != Kind.LATER)
+    patch.setattr(reindex, "_CARRYING", kinds)
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -214,11 +215,11 @@ def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_rebuild_revives_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "remove_waiting", lambda *removed: None)
+    patch.setattr(reindex, "remove_waiting", lambda *removed: None)
 
 
 def _numbers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows, "with_number", lambda data, number: data)
+    patch.setattr(batch_rows, "with_number", lambda data, number: data)
 
 
 def _one_of_each_envelope(patch: pytest.MonkeyPatch) -> None:
@@ -237,7 +238,7 @@ def _not_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 def _not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "file_at", lambda *filed: None)
+    patch.setattr(reindex, "file_at", lambda *filed: None)
 
 
 def _due_twice(patch: pytest.MonkeyPatch) -> None:
@@ -246,7 +247,7 @@ def _due_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _copies_do_not_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot.Reindex, "_waits", lambda *waiting: None)
+    patch.setattr(reindex.Reindex, "_waits", lambda *waiting: None)
 
 
 MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -269,6 +270,6 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(100):
         try:
             await WithDelays(seed).run()
-        except (AssertionError, snapshot.RowsDisagree, struct.error, KeyError, TypeError):
+        except (AssertionError, reindex.RowsDisagree, struct.error, KeyError, TypeError):
             return
     pytest.fail("nobody saw it")

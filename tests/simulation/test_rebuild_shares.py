@@ -9,7 +9,7 @@ import pytest
 
 from kproxy.protocol.batch import read_header
 from kproxy.shard.copier import Live
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -160,8 +160,8 @@ def _unpublished(kind: RowKind) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    kinds = tuple(kind for kind in snapshot._CARRYING if kind != Kind.FORWARD)
-    patch.setattr(snapshot, "_CARRYING", kinds)
+    kinds = tuple(kind for kind in reindex._CARRYING if kind != Kind.FORWARD)
+    patch.setattr(reindex, "_CARRYING", kinds)
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_whole_body_is_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "carried", _whole(carried))
+    patch.setattr(reindex, "carried", _whole(carried))
 
 
 def _the_whole_body_is_copied(patch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(100):
         try:
             await WithShares(seed).run()
-        except (AssertionError, snapshot.RowsDisagree, struct.error):
+        except (AssertionError, reindex.RowsDisagree, struct.error):
             return
     pytest.fail("nobody saw it")
 

@@ -17,7 +17,7 @@ from kproxy.cluster.rebuild import pieces
 from kproxy.config.server import Config
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
 from kproxy.shard.copier import Live
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex, snapshot
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import OffsetCommit
@@ -36,6 +36,7 @@ from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.folds.carried import carried
 from kproxy.virtual.levels import NEWEST
+from kproxy.virtual.reindex import Reindex
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
@@ -49,7 +50,6 @@ from kproxy.virtual.rows.transactions import (
     Transaction,
     TransactionState,
 )
-from kproxy.virtual.snapshot import Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
@@ -376,7 +376,7 @@ def _only_the_first_is_counted(patch: pytest.MonkeyPatch) -> None:
         found = carried(state, log_offset, envelope, location)
         return islice(found, 1) if envelope.kind == Kind.MARKER else found
 
-    patch.setattr(snapshot, "carried", first)
+    patch.setattr(reindex, "carried", first)
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -408,7 +408,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(SEEDS):  # the order of sets differs each time: of 100, 2 to 5 see the rarest
         try:
             await WithTransactions(seed).run()
-        except (AssertionError, snapshot.RowsDisagree, struct.error):  # a count below 0 is none
+        except (AssertionError, reindex.RowsDisagree, struct.error):  # a count below 0 is none
             return
     pytest.fail("nobody saw it")
 

@@ -28,6 +28,7 @@ from kproxy.virtual.commands import transactions as transaction_commands
 from kproxy.virtual.commands.envelope import FORM, Kind
 from kproxy.virtual.commands.traits import COMMANDS, FORMS
 from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.routes import EPOCHS_MAX, PARTS_MAX
@@ -54,7 +55,7 @@ ROWS = 0xFFFF_FFFF
 """The number of rows of a shard that nobody has: some 50 bytes each."""
 WINDOW = 1 << 24
 LIMITS = {
-    "commands.records._REMOVED": [rows.GENERATION_MAX],
+    "commands.records._REMOVED": [batch_rows.GENERATION_MAX],
     "commands.delays._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
     "commands.delays._DUE": [
         WIRE32, FEW, delivery.BATCHES_AT_ONCE, delay_commands.BATCHES_MAX,
@@ -98,24 +99,24 @@ LIMITS = {
     "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],
     "rows.queues._PARTITION_KEY": [INDEX],
     "rows.queues._PRODUCER_KEY": [INDEX],
-    "rows.queues._BATCH_KEY": [INDEX],
+    "rows.batches._BATCH_KEY": [INDEX],
     "rows.queues._PARTITION": [0xF800 | 1100],
     "rows.queues._SPILLED": [rows.SPILLED_MAX],
     "rows.queues._SPILLED_BY_TIME": [rows.SPILLED_MAX_BY_TIME],
-    "rows.queues._BATCH": [PLACE, WIRE32, WIRE32, rows.GENERATION_MAX + 1],
-    "rows.queues._OFFSET": [WIRE32],
-    "rows.queues._ORDERED_OFFSET": [WIRE32],
+    "rows.batches._BATCH": [PLACE, WIRE32, WIRE32, batch_rows.GENERATION_MAX + 1],
+    "rows.offsets._OFFSET": [WIRE32],
+    "rows.offsets._ORDERED_OFFSET": [WIRE32],
     "rows.queues._DUE": [rows.TOMBSTONE_INDEX],
     "rows.queues._ASSIGNMENT": [rows.HIDDEN],
     "rows.queues.retention_entry_key": [INDEX],
     "rows.queues.producers_due_key": [INDEX],
     "rows.queues.compaction_key": [INDEX],
-    "rows.queues._STORED": [PLACE, WIRE32, WIRE32],
-    "rows.queues._MORE": [delay_commands.BATCHES_MAX + 1],
-    "rows.queues._WHOSE": [delay_commands.BATCHES_MAX + 1],
-    "rows.queues.offset_key": [INDEX],
-    "rows.queues.offset_prefix": [TEXT],
-    "rows.queues.offset_by_queue_key": [INDEX],
+    "rows.batches._STORED": [PLACE, WIRE32, WIRE32],
+    "rows.batches._MORE": [delay_commands.BATCHES_MAX + 1],
+    "rows.batches._WHOSE": [delay_commands.BATCHES_MAX + 1],
+    "rows.offsets.offset_key": [INDEX],
+    "rows.offsets.offset_prefix": [TEXT],
+    "rows.offsets.offset_by_queue_key": [INDEX],
     "commands.shares._HEAD": [FEW, TEXT, WIRE32],
     "commands.shares.SetShares": [TEXT, WIRE32, INDEX, FEW],
     "commands.shares._SHARE": [INDEX, WIRE32, 0],

@@ -7,7 +7,8 @@ import pytest
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed, Partition
+from kproxy.virtual.rows.offsets import Committed
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import (
     ABORTED,
     OPEN_FIRSTS,

@@ -24,7 +24,8 @@ from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed, Partition
+from kproxy.virtual.rows.offsets import Committed
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     OPEN_GROUPS,

@@ -12,7 +12,7 @@ from anyio import move_on_after
 
 from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace, slices
-from kproxy.virtual.folds.routes import FROM
+from kproxy.virtual.folds.route_definitions import FROM
 from kproxy.worker.worker import Worker
 
 _KNOWN_S = 5.0

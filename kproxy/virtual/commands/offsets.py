@@ -45,7 +45,8 @@ class OffsetCommit(NamedTuple):
 
 def pack_offsets(offsets: Iterable[OffsetCommit]) -> bytes:
     """Return the offsets of a commit, one after another."""
-    parts, pack = [], _OFFSET.pack
+    parts: list[bytes] = []
+    pack = _OFFSET.pack
     for queue_id, partition, offset, leader_epoch, metadata, deny in offsets:
         data = metadata.encode()
         parts += (pack(queue_id, partition, offset, leader_epoch, deny, len(data)), data)
@@ -111,7 +112,9 @@ class CommitOffsets(NamedTuple):
 def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
     """Return a commit of the first logs: it names no member and allows or denies no rewind."""
     offsets = [
-        OffsetCommit(QueueId(bytes.fromhex(queue_hex)), *more[:4], bool(more[4:] and more[4]))
+        OffsetCommit._make(
+            (QueueId(bytes.fromhex(queue_hex)), *more[:4], bool(more[4:] and more[4]))
+        )
         for queue_hex, *more in values["offsets"]
     ]
     member, epoch = values.get("member", ""), values.get("epoch", -1)

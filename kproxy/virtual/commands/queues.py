@@ -104,7 +104,8 @@ class AssignPartitions(Command):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
     `as_of`: the log offset in the home shard at which that was decided. `routes`: all routes from
-    the queue (`route_fold.to_tell`). `waits`: as in CONFIGURE, put off where there is no room.
+    the queue (`route_definitions.to_tell`). `waits`: as in CONFIGURE, put off where there is no
+    room.
     """
 
     queue_id: QueueId

@@ -58,7 +58,7 @@ class Traits(NamedTuple):
 
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
-TRAITS: dict[int, Traits] = {}
+TRAITS: dict[Kind, Traits] = {}
 FORMS: dict[Kind, list[str]] = {}
 """The codes of the fields of a body, for each kind that has a form."""
 Command = TypeVar("Command")

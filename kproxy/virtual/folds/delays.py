@@ -13,7 +13,8 @@ from kproxy.virtual.commands.delays import Due, Later, Span
 from kproxy.virtual.commands.envelope import Body, Envelope
 from kproxy.virtual.folds.participants import ParticipantFold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import (
     DELAY_ENTRIES,
     DELAYS,
@@ -26,7 +27,7 @@ from kproxy.virtual.rows.delays import (
 )
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -39,7 +40,7 @@ def remove_waiting(state: State, key: PartitionKey, last_offset: int) -> None:
     batch = state.batch_at(key, last_offset)
     if batch is not None:
         state.count_dead(batch)
-        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(batch_rows.batch_key(*key, last_offset), None)
         state.put(WAITING_BATCHES.key(shown(key), batch.max_time_ms, last_offset), None)
 
 

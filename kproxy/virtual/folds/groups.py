@@ -20,11 +20,11 @@ from kproxy.virtual.commands.transactions import NAMED_MAX, TransactionCommit
 from kproxy.virtual.folds.moved_start import MovedStart
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import groups as group_rows
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.groups import NO_VERSION, GroupRow
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed
+from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.rows.transactions import (
     OPEN_GROUPS,
     PENDING_BY_PARTITION,
@@ -151,8 +151,8 @@ class GroupFold:
         return known is not None and asked.offset < known.offset
 
     def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
-        self._state.put(rows.offset_key(group, *key), committed.encode())
-        self._state.put(rows.offset_by_queue_key(*key, group), b"")
+        self._state.put(offset_rows.offset_key(group, *key), committed.encode())
+        self._state.put(offset_rows.offset_by_queue_key(*key, group), b"")
 
     # -- offsets of transactions
 
@@ -270,12 +270,12 @@ class GroupFold:
         return Outcome(Code.NONE, int(most <= 0))
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
-        self._state.put(rows.offset_key(group, *key), None)
-        self._state.put(rows.offset_by_queue_key(*key, group), None)
+        self._state.put(offset_rows.offset_key(group, *key), None)
+        self._state.put(offset_rows.offset_by_queue_key(*key, group), None)
 
     def _offsets(self, group: str) -> list[PartitionKey]:
-        found = self._state.scan(*rows.offset_range(group))
-        return [rows.partition_of_offset(key) for key, _ in found]
+        found = self._state.scan(*offset_rows.offset_range(group))
+        return [offset_rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Expire offsets that were old when looked at, if they still are what was looked at.

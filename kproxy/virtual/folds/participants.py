@@ -12,6 +12,7 @@ memory of a producer, `TransactionalProducer`, keeps a late BEGIN from opening w
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers
+from kproxy.virtual.changes import Keys
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import Begin, Marker, TransactionCommit
 from kproxy.virtual.folds.groups import GroupFold
@@ -34,7 +35,7 @@ from kproxy.virtual.rows.transactions import (
     TransactionalProducer,
 )
 from kproxy.virtual.schema import encode_count
-from kproxy.virtual.state import Keys, State
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _NO_RECORD = -1

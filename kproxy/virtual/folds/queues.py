@@ -20,16 +20,16 @@ from kproxy.virtual.commands.queues import (
 )
 from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.folds.delays import DelayFold
-from kproxy.virtual.folds.routes import (
+from kproxy.virtual.folds.route_definitions import (
     FROM,
     FROM_SETTINGS,
     FROM_START,
-    RouteFold,
     crowded,
     definitions_between,
     to_tell,
     told_of,
 )
+from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
@@ -51,6 +51,7 @@ class QueueFold:
         self._shard = shard
         self._shards = shards
         self._routes = routes
+        self._definitions = routes.definitions
         self._delays = delays
 
     def _mine(self, name: str, partitions: range) -> list[int]:
@@ -81,7 +82,7 @@ class QueueFold:
         return self._routes.crowds(queue.queue_id, mine, {definer: spec.encode()}, log_offset)
 
     def _define(self, log_offset: int, asked: DefineRoute) -> Code:
-        code = self._routes.define(asked)
+        code = self._definitions.define(asked)
         source = self._state.queue(asked.source)
         if code == Code.NONE and source is not None:
             self._tell_routes(log_offset, source, asked.waits)
@@ -90,7 +91,7 @@ class QueueFold:
     def _tell_routes(self, log_offset: int, queue: Queue, waits: bool = False) -> None:
         """Have all partitions of a queue know the routes from it."""
         mine = self._mine(queue.name, range(queue.wanted))
-        routes = self._routes.routes_from(queue.name)
+        routes = self._definitions.routes_from(queue.name)
         self._routes.tell(queue.queue_id, mine, routes, log_offset)
         if len(mine) < queue.wanted:
             self._assign_later(log_offset, queue, queue.wanted, waits=waits)
@@ -106,7 +107,7 @@ class QueueFold:
         from_start = queue.configs.get(FROM_START) == "true"
         for source, spec in definitions_between(before, after).items():
             if source == queue.name and after is None:
-                self._routes.forget(source, queue.queue_id)
+                self._definitions.forget(source, queue.queue_id)
             elif source == queue.name or self._shards == 1:
                 asked = DefineRoute(queue.queue_id, source, spec, from_start, log_offset, waits)
                 code = self._define(log_offset, asked) or code
@@ -138,7 +139,7 @@ class QueueFold:
             "over": queue.wanted,
         }
         key = rows.pending_assignment_key(queue.queue_id)
-        if partitions and (routes := self._routes.routes_from(queue.name)):
+        if partitions and (routes := self._definitions.routes_from(queue.name)):
             work["routes"] = to_tell(routes)
         noted = self._state.get(key)
         before = {} if noted is None else json.loads(noted)
@@ -166,14 +167,14 @@ class QueueFold:
             configs=asked.configs,
             unasked=asked.unasked,
         )
-        refused = self._routes.refusal(None, queue)
+        refused = self._definitions.refusal(None, queue)
         if refused is not None:
             return refused
         self._state.add_partitions(queue_id, mine)
         outcome = self._put_queue(log_offset, queue)
         if asked.configs:
             self._reroute(log_offset, None, queue)
-        if self._routes.any_defined and self._routes.routes_from(name):
+        if self._definitions.any_defined and self._definitions.routes_from(name):
             self._tell_routes(log_offset, queue)
         return outcome
 
@@ -197,12 +198,12 @@ class QueueFold:
             wanted=wanted,
             changed_at=LogOffset(log_offset),
         )
-        refused = self._routes.refusal(queue, grown)
+        refused = self._definitions.refusal(queue, grown)
         if refused is not None:
             return refused
         self._state.add_partitions(queue.queue_id, added)
         outcome = self._put_queue(log_offset, grown)
-        if self._routes.any_defined:
+        if self._definitions.any_defined:
             self._tell_routes(log_offset, grown)
         return outcome
 
@@ -217,7 +218,7 @@ class QueueFold:
         changed = replace(
             queue, configs=kept | asked.given, changed_at=LogOffset(log_offset), unasked=False
         )
-        refused = self._routes.refusal(queue, changed)
+        refused = self._definitions.refusal(queue, changed)
         if refused is None and asked.waits:
             refused = self._crowding(log_offset, queue, changed)
         if refused is not None:

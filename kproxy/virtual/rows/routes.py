@@ -67,10 +67,11 @@ class Route(NamedTuple):
 
 def decode_route(data: bytes) -> Route:
     """Decode a row. Raise ValueError for a form of a later kproxy."""
-    form, *values, _, epochs = _ROUTE.read(data, 0)
+    form, landed, cut, parts, made, as_of, _, epochs = _ROUTE.read(data, 0)
     if form != FORM:
         raise later_form("a row of kind P", form)
-    return Route(*values, tuple(map(Epoch._make, _EPOCH.items(epochs, 0))))
+    found = tuple(map(Epoch._make, _EPOCH.items(epochs, 0)))
+    return Route(landed, cut, parts, made, as_of, found)
 
 
 def ends_with(data: bytes, spec: bytes) -> bool:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed, decode_committed
+from kproxy.virtual.rows.offsets import Committed, decode_committed
 from kproxy.virtual.schema import Keys, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
