@@ -27,6 +27,8 @@ def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
     """Return what makes keys: by one call of `struct` where the parts allow that."""
     fields = Fields(codes)
     count, begins = len(fields.codes), codes[:1] == "P"
+    if codes == "T":
+        return lambda text="": letter + text.encode()
     if not count or not fields.are_numbers(begins):
         return lambda *parts: letter + fields.pack(*parts)
     pack = struct.Struct(">c" + codes.replace("P", "16sI")).pack

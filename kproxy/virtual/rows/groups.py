@@ -39,7 +39,7 @@ _FORM = struct.Struct(">BI")
 _EVERY = 32
 
 
-group_key = Keys(RowKind.GROUP, "T")
+group_key = Keys(RowKind.GROUP, "T").key
 member_key = Keys(RowKind.MEMBER, "NT")
 group_due_key = Keys(RowKind.GROUP_DUE, "tT")
 
@@ -77,7 +77,11 @@ class GroupRow:
 
 
 def decode_group(data: bytes) -> GroupRow:
-    return GroupRow(**dict(zip(GroupRow.__slots__, json.loads(data), strict=True)))
+    version, kind, members, empty_since_ms, look_ms, empty_at_last_scan, values = json.loads(data)
+    return GroupRow(
+        version=version, kind=kind, members=members, empty_since_ms=empty_since_ms,
+        look_ms=look_ms, empty_at_last_scan=empty_at_last_scan, values=values,
+    )  # fmt: skip
 
 
 def member_epoch(data: bytes) -> int:

@@ -54,6 +54,7 @@ _HIDDEN_AT, _HIDDEN_BIT = 17, 0x40  # the same in a key
 
 _PARTITION_KIND = RowKind.PARTITION.letter
 _PRODUCER_KIND = RowKind.PRODUCER.letter
+_LIVE_BYTES_KIND = RowKind.LIVE_BYTES.letter
 _RETENTION_DUE_KIND = RowKind.RETENTION_DUE.letter
 _UNPUBLISHED_KIND = RowKind.UNPUBLISHED.letter
 
@@ -68,22 +69,25 @@ def queue_id_of(key: bytes) -> QueueId:
     return QueueId(key[1:17])
 
 
-queue_key = Keys(RowKind.QUEUE, "T")
-name_key = Keys(RowKind.NAME, "16s")
+queue_key = Keys(RowKind.QUEUE, "T").key
+name_key = Keys(RowKind.NAME, "16s").key
 compaction_key = Keys(RowKind.COMPACTION, "16sI")
-sweep_key = Keys(RowKind.SWEEP_QUEUE, "Q")
-trimmed_key = Keys(RowKind.SWEEP_PARTITION, "Q")
-segment_key = Keys(RowKind.LIVE_BYTES, "Q")
-no_effect_key = Keys(RowKind.NO_EFFECT, "Q")
+sweep_key = Keys(RowKind.SWEEP_QUEUE, "Q").key
+trimmed_key = Keys(RowKind.SWEEP_PARTITION, "Q").key
+no_effect_key = Keys(RowKind.NO_EFFECT, "Q").key
 """The log offsets, without a value, of what had no effect. A MARKER's value has a bit for each
 partition that it left as it was."""
-pending_assignment_key = Keys(RowKind.PENDING_ASSIGNMENT, "16s")
-assignment_key = Keys(RowKind.ASSIGNMENT, "16s")
-announce_key = Keys(RowKind.ANNOUNCE, "T")
+pending_assignment_key = Keys(RowKind.PENDING_ASSIGNMENT, "16s").key
+assignment_key = Keys(RowKind.ASSIGNMENT, "16s").key
+announce_key = Keys(RowKind.ANNOUNCE, "T").key
 retention_entry_key = Keys(RowKind.RETENTION_ENTRY, "16sI")
 """The time under which a partition was filed last: it may be filed twice."""
 producers_due_key = Keys(RowKind.PRODUCERS_DUE, "QP")
 """The times and partitions, without a value: no producer was used before, as far as is known."""
+
+
+def segment_key(segment: int) -> bytes:
+    return _LIVE_BYTES_KIND + segment.to_bytes(8, "big")
 
 
 def partition_key(queue_id: QueueId, index: int) -> bytes:
