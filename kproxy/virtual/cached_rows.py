@@ -22,7 +22,7 @@ _EMPTY = Partition().encode()
 
 
 class CachedRows(Changes):
-    """Rows as values. Those of partitions are encoded once for each write."""
+    """Rows as values. A write encodes each changed partition once."""
 
     def __init__(self, kv: Kv, rows_cached_max: int = 50_000) -> None:
         super().__init__(kv)

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.envelope import Envelope, Kind, decode
 from kproxy.virtual.commands.forms import Command, complete
 from kproxy.virtual.commands.queues import CreateQueue, GrowQueue
@@ -15,7 +16,7 @@ from tests.virtual.test_commands import WRITTEN
 Q = QueueId(bytes(range(16)))
 BY_HAND = {
     Kind.APPEND: "a batch", Kind.COPY: "a batch", Kind.REPLACE: "a batch", Kind.LATER: "batches",
-    Kind.DUE: "batches", Kind.SHIP: "batches", Kind.FORWARD: "a batch", Kind.MARKER: "a batch",
+    Kind.DUE: "batches", Kind.SHIP: "batches", Kind.FORWARD: "a batch",
     Kind.COMMIT: "hot; its body depends on the level", Kind.TRANSACTION_COMMIT: "the same",
     Kind.DELETE_OFFSETS: "its body depends on the level", Kind.EXPIRE: "the same",
     Kind.GROUP: "the same; encoded in steps", Kind.SHARE: "hot; items within items",
@@ -33,8 +34,10 @@ def test_kinds_without_a_form_are_those_with_a_reason() -> None:
 @pytest.mark.parametrize("kind", [kind for kind, codes in FORMS.items() if codes])
 def test_a_body_of_a_later_kproxy_is_refused(kind: Kind) -> None:
     body = next(case[4] for case in WRITTEN if case[2] == kind)
+    at = CONTROL_BATCH_BYTES if kind == Kind.MARKER else 0
+    later = body[:at] + b"\2" + body[at + 1 :]
     with pytest.raises(ValueError, match=f"a command {kind.name} has form 2.*later one"):
-        cast(Any, COMMANDS[kind]).decode(Envelope(kind, body=b"\2" + body[1:]))
+        cast(Any, COMMANDS[kind]).decode(Envelope(kind, body=later))
 
 
 def test_a_command_is_a_frozen_tuple_with_equality_and_defaults() -> None:

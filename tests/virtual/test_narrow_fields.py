@@ -140,6 +140,7 @@ LIMITS = {
     "commands.transactions.Begin": [WIRE16, VERSION, ALL, ALL, INDEX, TEXT],
     "commands.transactions._END": [WIRE16, VERSION, FEW],
     "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
+    "commands.transactions.Marker": [EPOCH, ALL, ALL, INDEX, TEXT],
     "commands.transactions._PARTITION": [INDEX],
     "commands.transactions._ENLISTED": [SHARDS, 1 + TEXT],
     "commands.transactions._COMMIT": [WIRE16, WIRE32, WIRE32],

@@ -7,11 +7,12 @@
         ...
 
 `head`: the fields of the envelope's head that carry a field of the command: `time_ms`, or with
-another name `number=after`; `key` stands for queue id and partition.
+another name `number=after`; `key` stands for queue id and partition. `number=#groups` carries how
+many there are, for who does not decode it.
 
 `body`: a form byte, numbers by name and code (`virtual.fields`), then text, and items with the code
 of each in brackets: `partitions:(P)`. `#name:H` among the numbers is the length of a field in bytes
-or items. Without one it goes to the end.
+or items. Without one it goes to the end. `<name:61s` lies before the form byte.
 
 `json`: fields of a body that is JSON: `name`, or with another key `set=given`. One with `?` behind
 it is left out where it is false, and then has its default. `flag`: a field that is the whole body:
@@ -35,7 +36,7 @@ from kproxy.virtual.fields import pack_name, read_name
 from kproxy.virtual.rows.forms import later_form
 
 FORM = 1
-_TOKEN = re.compile(r"(#?)(\w+):(\(\w+\)|\d*[A-Za-z?])")
+_TOKEN = re.compile(r"([#<]?)(\w+):(\(\w+\)|\d*[A-Za-z?])")
 
 
 @dataclass_transform(frozen_default=True)
@@ -81,8 +82,10 @@ class _Code:
                 self._arguments.insert(1, f"*{name}")
                 self._read.append(f"{name} = _envelope.queue_id, _envelope.partition")
             else:
-                self._arguments.append(f"{field}={name}")
-                self._read.append(f"{name} = _envelope.{field}")
+                counted = name[0] == "#"
+                self._arguments.append(f"{field}=len({name[1:]})" if counted else f"{field}={name}")
+                if not counted:
+                    self._read.append(f"{name} = _envelope.{field}")
 
     def flag(self, name: str) -> None:
         self._arguments.append(f"body=b'\\1' if {name} else b''")
@@ -104,13 +107,17 @@ class _Code:
         self._arguments.append("body=_dumps(_said)")
 
     def binary(self, fields: list[tuple[str, str, str]], make: Any) -> None:
-        codes, written, read = ">B", [str(FORM)], ["_form"]
-        measured = {name for is_length, name, _ in fields if is_length}
+        codes, written, read, form_at = ">B", [str(FORM)], ["_form"], 0
+        measured = {name for mark, name, _ in fields if mark == "#"}
         behind: list[str] = []
         reading: list[str] = []
-        for is_length, name, code in fields:
+        for mark, name, code in fields:
+            is_length = mark == "#"
             length = f"_length_{name}" if name in measured else None
-            if code == "T":
+            if mark == "<":
+                codes, written, read = f">{code}B", [name, *written], [name, *read]
+                form_at = struct.calcsize(code)
+            elif code == "T":
                 self._write.append(f"{name} = {name}.encode()")
                 behind.append(name)
                 reading.append(f"_end = {f'_at + {length}' if length else 'None'}")
@@ -133,7 +140,8 @@ class _Code:
         self._arguments.append(f"body={' + '.join(parts)}")
         self._read += [
             "_data = bytes(_envelope.body)",
-            f"if _data[0] != {FORM}: raise _later_form('a command {self._kind.name}', _data[0])",
+            f"if _data[{form_at}] != {FORM}:"
+            f" raise _later_form('a command {self._kind.name}', _data[{form_at}])",
             f"{', '.join(read)}, = _unpack_from(_data)",
             f"_at = {form.size}",
             *reading,

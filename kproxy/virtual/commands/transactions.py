@@ -29,7 +29,7 @@ from kproxy.virtual.levels import ORDERED_FROM, TRANSACTIONS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import NO_NUMBER, Participant, participant
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
 NAMED_MAX = 500
 """Partitions in one ENLIST or BEGIN, forgotten by one COMPLETE; offsets that one MARKER settles."""
@@ -144,24 +144,6 @@ class Begin(Command):
     time_ms: int
 
 
-def _named(partitions: Sequence[PartitionKey], groups: Sequence[str]) -> bytes:
-    return b"".join(
-        [*(_PARTITION.pack(*key) for key in partitions), *(pack_name(group) for group in groups)]
-    )
-
-
-def _named_at(
-    body: bytes, at: int, partitions: int, groups: int
-) -> tuple[list[PartitionKey], list[str]]:
-    end = at + partitions * _PARTITION.size
-    keys = [(QueueId(q), index) for q, index in _PARTITION.iter_unpack(body[at:end])]
-    names = []
-    for _ in range(groups):
-        name, end = read_name(body, end)
-        names.append(name)
-    return keys, names
-
-
 class EndCause:
     """The reason why a transaction ends."""
 
@@ -215,13 +197,16 @@ class End(NamedTuple):
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
         RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
         RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.TRANSACTIONAL_PRODUCER,
-    ), answered_across_workers=True,
+    ), answered_across_workers=True, head="number=#groups time_ms",
+    body=f"<batch:{CONTROL_BATCH_BYTES}s producer_id:q epoch:h number:q commit:? #partitions:I "
+         "#groups:I partitions:(P) groups:(N)",
 )  # fmt: skip
-class Marker(NamedTuple):
+class Marker(Command):
     """A transaction ends in a shard's partitions and groups.
 
     `batch`: the control batch, of `protocol.batch.control_batch`; its producer epoch is the lowest
     that may go on. `epoch`: of the records. `groups`: at most one, which may have many offsets.
+    The sender of a group's end waits for its outcome; of partitions nothing more can be said.
     """
 
     batch: bytes
@@ -232,27 +217,6 @@ class Marker(NamedTuple):
     partitions: Sequence[PartitionKey]
     groups: Sequence[str]
     time_ms: int
-
-    def envelope(self) -> Envelope:
-        body = self.batch + _MARKER.pack(
-            _FORM, self.producer_id, self.epoch, self.number, self.commit,
-            len(self.partitions), len(self.groups),
-        ) + _named(self.partitions, self.groups)  # fmt: skip
-        # The sender of a group's end waits for its outcome; of partitions nothing more can be said.
-        return Envelope(Kind.MARKER, number=len(self.groups), time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Marker":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope, CONTROL_BATCH_BYTES)
-        _, producer_id, epoch, number, commit, partitions, groups = _MARKER.unpack_from(
-            body, CONTROL_BATCH_BYTES
-        )
-        keys, names = _named_at(body, CONTROL_BATCH_BYTES + _MARKER.size, partitions, groups)
-        batch = body[:CONTROL_BATCH_BYTES]
-        return Marker(
-            batch, producer_id, epoch, number, bool(commit), keys, names, envelope.time_ms
-        )
 
 
 @of_kind(

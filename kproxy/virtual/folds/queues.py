@@ -1,7 +1,7 @@
 """The fold's part for queues: how they are made, changed and deleted, and what other shards learn.
 
-A queue's home is the shard of its name. What it decides for partitions in other shards it leaves as
-a note, which their owners are told by ASSIGN_PARTITIONS and ROUTE.
+A queue's home is the shard of its name. It leaves a note of each decision for partitions in other
+shards; ASSIGN_PARTITIONS and ROUTE tell their owners.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The definitions of routes, in the home shard of the source's name, and who may have one.
 
-A queue defines a route by its settings. What follows from them for the source's partitions is told
-to their shards (`Told`).
+A queue defines a route by its settings. The shards of the source's partitions are told of it
+(`Told`).
 """
 
 import json
