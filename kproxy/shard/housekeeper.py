@@ -31,13 +31,10 @@ from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.offsets import DeleteOffsets
 from kproxy.virtual.rows import batches as batch_rows
-from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
-from kproxy.virtual.rows import routes as route_rows
-from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows import transactions as transaction_rows
-from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind, swept_ranges
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -257,12 +254,8 @@ class Housekeeper:
         start, _ = rows.producers_range(queue_id, 0)
         _, end = rows.producers_range(queue_id, _PARTITION_END)
         await self._sweep_rows(start, end)
-        for ranges in (
-            transaction_rows.queue_ranges, share_rows.queue_ranges, route_rows.queue_ranges,
-            delay_rows.queue_ranges,
-        ):  # fmt: skip
-            for start, end in ranges(queue_id):
-                await self._sweep_rows(start, end)
+        for start, end in swept_ranges(queue_id):
+            await self._sweep_rows(start, end)
         await sweep_commits(self._shard, queue_id)
         return (
             next(self._shard.kv.scan(*offset_rows.offsets_by_queue_range(queue_id)), None) is None

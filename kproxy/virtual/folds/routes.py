@@ -57,15 +57,14 @@ class RouteFold:
         definer. `others`: the spec of any other; None: they do not change.
         """
         mine = set(indexes)
-        for start, end in route_rows.queue_ranges(queue_id):
-            for key, data in self._state.scan(start, end):
-                source, definer = ROUTES.parts(key)
-                spec = told.get(definer, others)
-                if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
-                    continue
-                row, route = self._state.partition(source), route_rows.decode_route(data)
-                if row is not None and route.as_of < as_of and _is_crowded(route, row):
-                    return True
+        for key, data in self._state.scan(*ROUTES.of_queue(queue_id)):
+            source, definer = ROUTES.parts(key)
+            spec = told.get(definer, others)
+            if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
+                continue
+            row, route = self._state.partition(source), route_rows.decode_route(data)
+            if row is not None and route.as_of < as_of and _is_crowded(route, row):
+                return True
         return False
 
     def tell(
@@ -74,10 +73,10 @@ class RouteFold:
         """Define all routes of these partitions from now on; others than these end."""
         told = {one.definer: one for one in routes}
         known: dict[int, dict[QueueId, bytes]] = {}
-        for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
-            for key, data in self._state.scan(start, end):
-                (_, index), definer = ROUTES.parts(key)
-                known.setdefault(index, {})[definer] = data
+        # At once: there may be thousands.
+        for key, data in self._state.scan(*ROUTES.of_queue(queue_id)):
+            (_, index), definer = ROUTES.parts(key)
+            known.setdefault(index, {})[definer] = data
         for index in indexes:
             source = queue_id, index
             row = self._state.partition(source)

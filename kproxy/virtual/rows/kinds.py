@@ -5,6 +5,7 @@ written to disk and to the offset topic: a letter is never given a second meanin
 modules of `virtual.rows` make the keys and values of each kind.
 """
 
+from collections.abc import Iterator
 from enum import Enum
 
 
@@ -15,12 +16,14 @@ class _Kind(bytes, Enum):
     level: int
     is_published: bool
     is_index: bool
+    is_swept: bool
     byte: int
 
     def __new__(cls, letter: bytes, level: int, *traits: str) -> "_Kind":
         """Make a kind from its letter, the level from which it is written, and its traits.
 
         `published`: the owner publishes such rows. `index`: a scan starts at its lowest key.
+        `swept`: keys begin with a queue's id, and go once it is deleted.
         """
         kind = bytes.__new__(cls, letter)
         kind._value_ = letter
@@ -29,6 +32,7 @@ class _Kind(bytes, Enum):
         kind.byte = letter[0]
         kind.is_published = "published" in traits
         kind.is_index = "index" in traits
+        kind.is_swept = "swept" in traits
         return kind
 
     def range(self) -> tuple[bytes, bytes]:
@@ -77,28 +81,38 @@ class RowKind(_Kind):
     TRANSACTION_IDLE = b"I", 4, "index"  # when a transactional id was used last
     TRANSACTIONAL_PRODUCER = b"J", 4, "published"  # which transactions of a producer ended here
     PRODUCER_DUE = b"H", 4, "index"  # when to look whether such a producer is still used
-    OPEN_TRANSACTION = b"f", 4, "published"  # an open transaction of a partition, by producer
-    OPEN_FIRST = b"l", 4, "published"  # the same by the offset of its first record
-    ABORTED = b"A", 4, "published"  # an aborted transaction of a partition, by its marker
+    OPEN_TRANSACTION = (
+        b"f",
+        4,
+        "published",
+        "swept",
+    )  # an open transaction of a partition
+    OPEN_FIRST = b"l", 4, "published", "swept"  # the same by the offset of its first record
+    ABORTED = b"A", 4, "published", "swept"  # an aborted transaction of a partition, by its marker
     OPEN_GROUP = b"G", 4, "published"  # that a group takes part in a producer's transaction
     PENDING_OFFSET = b"O", 4, "published"  # an offset that is committed once its transaction is
     PENDING_BY_PARTITION = b"Q", 4  # the same by partition
     PENDING_COUNT = b"N", 4, "published"  # number of pending offsets
-    SHARE_PARTITION = b"S", 5, "published"  # a share group's progress in a partition
-    SHARE_STATES = b"C", 5, "published"  # states of 256 records of it, a byte each
+    SHARE_PARTITION = b"S", 5, "published", "swept"  # a share group's progress in a partition
+    SHARE_STATES = b"C", 5, "published", "swept"  # states of 256 records of it, a byte each
     SHARE_QUEUE = b"R", 5, "published"  # a queue of a share group, in the group's shard
     GROUP_CONFIG = b"E", 5, "published"  # settings of a group, in its shard
     DEAD_LETTER = b"L", 5, "published", "index"  # archived records that a dead-letter queue gets
-    FORWARDED = b"M", 5, "published"  # a partition's progress in what another queue passes on
-    FORWARD_TARGET = b"W", 5, "published"  # to which partition a source's dead letters go
-    ROUTE = b"P", 6, "published", "index"  # a route's progress in a partition, by definer
+    FORWARDED = (
+        b"M",
+        5,
+        "published",
+        "swept",
+    )  # progress in what another queue passes on
+    FORWARD_TARGET = b"W", 5, "published", "swept"  # where a source's dead letters go
+    ROUTE = b"P", 6, "published", "index", "swept"  # a route's progress in a partition, by definer
     ROUTE_DEFINITION = b"X", 6, "published"  # a route from a queue, by name, in its home shard
     RESTORED = b"9", 6, "published"  # the log offset at which the log goes on after a restore
     ROUTE_LANDED = b"V", 6, "published"  # parts that a shard has taken of a partition's cut
-    WAITING = b"Y", 6  # a batch that waits until it is due, by time
+    WAITING = b"Y", 6, "swept"  # a batch that waits until it is due, by time
     DELAY = b"Z", 6, "published"  # number of records that wait for a partition
     DELAY_DUE = b"0", 6, "index"  # when to look at a partition for what is due
-    DELAY_ENTRY = b"1", 6  # a partition's time in that index
+    DELAY_ENTRY = b"1", 6, "swept"  # a partition's time in that index
     SECURED = b"2", 7, "published"  # an access rule, a user or a quota, in shard 0
     PRODUCERS_DUE = b"4", 8, "index"  # when to look at a partition's idempotent producers
 
@@ -119,3 +133,11 @@ class CatalogueRow(_Kind):
 PUBLISHED_BYTES = frozenset(kind.byte for kind in RowKind if kind.is_published)
 INDEX_BYTES = frozenset(kind.byte for kind in RowKind if kind.is_index)
 """First bytes of keys; rows of an index are put by `State.file` alone."""
+
+
+def swept_ranges(queue_id: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the ranges of a deleted queue's rows, for a sweep."""
+    for kind in RowKind:
+        if kind.is_swept:
+            start = kind.letter + queue_id
+            yield start, (int.from_bytes(start, "big") + 1).to_bytes(len(start), "big")

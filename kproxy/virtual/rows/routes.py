@@ -8,7 +8,7 @@ route, a queue with a filter the definer of a route from another queue.
 - A ROUTE_LANDED is in each shard that gets records: how much of one partition's cut it has taken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kproxy.virtual.fields import Fields
@@ -87,11 +87,6 @@ def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
     """Return a route. Raise ValueError for a form of a later kproxy."""
     data = get(ROUTES.key(source, definer))
     return None if data is None else decode_route(data)
-
-
-def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the range of a queue's routes, for a sweep once it is deleted."""
-    yield ROUTES.of_queue(queue_id)
 
 
 # -- rows of the source's home shard

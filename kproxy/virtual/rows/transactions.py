@@ -190,11 +190,6 @@ def aborted_range(key: PartitionKey, start: int, end: int = (1 << 64) - 1) -> tu
     return ABORTED.key(key, start), ABORTED.key(key, end)
 
 
-def queue_ranges(queue_id: QueueId) -> list[tuple[bytes, bytes]]:
-    """Return the ranges of all that transactions have left of a queue, for a sweep."""
-    return [rows.of_queue(queue_id) for rows in (OPEN_TRANSACTIONS, OPEN_FIRSTS, ABORTED)]
-
-
 # -- groups
 
 
