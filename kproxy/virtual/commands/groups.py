@@ -57,14 +57,9 @@ class ChangeGroup(NamedTuple):
     def decode(envelope: Envelope) -> "ChangeGroup":
         values, rows = group_rows.decode_change(bytes(envelope.body))
         return ChangeGroup(
-            values["group"],
-            values["after"],
-            values["kind"],
-            values["members"],
-            values["values"],
-            rows,
-            envelope.time_ms,
-        )
+            values["group"], values["after"], values["kind"], values["members"], values["values"],
+            rows, envelope.time_ms,
+        )  # fmt: skip
 
 
 @of_kind(

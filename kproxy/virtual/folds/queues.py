@@ -158,15 +158,10 @@ class QueueFold:
             return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
         mine = self._mine(name, range(wanted))
         queue = Queue(
-            name=name,
-            queue_id=queue_id,
-            partitions=wanted if len(mine) == wanted else 0,
-            wanted=wanted,
-            created_at=LogOffset(log_offset),
-            changed_at=LogOffset(log_offset),
-            configs=asked.configs,
-            unasked=asked.unasked,
-        )
+            name=name, queue_id=queue_id, partitions=wanted if len(mine) == wanted else 0,
+            wanted=wanted, created_at=LogOffset(log_offset), changed_at=LogOffset(log_offset),
+            configs=asked.configs, unasked=asked.unasked,
+        )  # fmt: skip
         refused = self._definitions.refusal(None, queue)
         if refused is not None:
             return refused
@@ -193,11 +188,9 @@ class QueueFold:
         added = self._mine(queue.name, range(queue.wanted, wanted))
         whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
         grown = replace(
-            queue,
-            partitions=wanted if whole else queue.partitions,
-            wanted=wanted,
+            queue, partitions=wanted if whole else queue.partitions, wanted=wanted,
             changed_at=LogOffset(log_offset),
-        )
+        )  # fmt: skip
         refused = self._definitions.refusal(queue, grown)
         if refused is not None:
             return refused

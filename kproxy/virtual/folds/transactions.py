@@ -156,11 +156,9 @@ class TransactionFold:
     def _fenced(self, log_offset: int, row: Transaction, time_ms: int) -> Transaction:
         """Abort what is open; a holder of its epoch can go on only by INIT_PRODUCER."""
         aborting = row._replace(
-            state=TransactionState.PREPARE_ABORT,
-            update_ms=time_ms,
-            ending_producer_id=row.producer_id,
-            ending_epoch=row.epoch,
-        )
+            state=TransactionState.PREPARE_ABORT, update_ms=time_ms,
+            ending_producer_id=row.producer_id, ending_epoch=row.epoch,
+        )  # fmt: skip
         return self._bumped(log_offset, aborting)
 
     # -- the participants
@@ -211,13 +209,10 @@ class TransactionFold:
             self._state.put(key, asked.transactional_id.encode())
         if added or not opened:
             after = row._replace(
-                state=_ONGOING,
-                version=asked.version,
-                start_ms=row.start_ms if opened else asked.time_ms,
-                update_ms=asked.time_ms,
-                number=number,
-                participants=row.participants * opened + added,
-            )
+                state=_ONGOING, version=asked.version,
+                start_ms=row.start_ms if opened else asked.time_ms, update_ms=asked.time_ms,
+                number=number, participants=row.participants * opened + added,
+            )  # fmt: skip
             self._put(asked.transactional_id, row, after)
 
     def _begin_here(self, asked: Enlist, number: int, listed: list[Participant]) -> None:
@@ -256,21 +251,14 @@ class TransactionFold:
             return Outcome(code, row.producer_id, epoch=row.epoch)
         if row.state == _ONGOING:
             after = row._replace(
-                state=_PREPARE[asked.commit],
-                version=asked.version,
-                update_ms=asked.time_ms,
-                ending_producer_id=row.producer_id,
-                ending_epoch=row.epoch,
-                marker_epoch=row.epoch,
-            )
+                state=_PREPARE[asked.commit], version=asked.version, update_ms=asked.time_ms,
+                ending_producer_id=row.producer_id, ending_epoch=row.epoch, marker_epoch=row.epoch,
+            )  # fmt: skip
         else:  # an abort of nothing, which bumps the epoch
             after = row._replace(
-                state=_COMPLETE[False],
-                version=asked.version,
-                start_ms=asked.time_ms,
-                update_ms=asked.time_ms,
-                participants=0,
-            )
+                state=_COMPLETE[False], version=asked.version, start_ms=asked.time_ms,
+                update_ms=asked.time_ms, participants=0,
+            )  # fmt: skip
         if asked.version >= 2:
             after = self._bumped(log_offset, after)
         self._put(asked.transactional_id, row, after)

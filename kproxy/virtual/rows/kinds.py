@@ -81,12 +81,7 @@ class RowKind(_Kind):
     TRANSACTION_IDLE = b"I", 4, "index"  # when a transactional id was used last
     TRANSACTIONAL_PRODUCER = b"J", 4, "published"  # which transactions of a producer ended here
     PRODUCER_DUE = b"H", 4, "index"  # when to look whether such a producer is still used
-    OPEN_TRANSACTION = (
-        b"f",
-        4,
-        "published",
-        "swept",
-    )  # an open transaction of a partition
+    OPEN_TRANSACTION = b"f", 4, "published", "swept"  # an open transaction of a partition
     OPEN_FIRST = b"l", 4, "published", "swept"  # the same by the offset of its first record
     ABORTED = b"A", 4, "published", "swept"  # an aborted transaction of a partition, by its marker
     OPEN_GROUP = b"G", 4, "published"  # that a group takes part in a producer's transaction
@@ -98,12 +93,7 @@ class RowKind(_Kind):
     SHARE_QUEUE = b"R", 5, "published"  # a queue of a share group, in the group's shard
     GROUP_CONFIG = b"E", 5, "published"  # settings of a group, in its shard
     DEAD_LETTER = b"L", 5, "published", "index"  # archived records that a dead-letter queue gets
-    FORWARDED = (
-        b"M",
-        5,
-        "published",
-        "swept",
-    )  # progress in what another queue passes on
+    FORWARDED = b"M", 5, "published", "swept"  # progress in what another queue passes on
     FORWARD_TARGET = b"W", 5, "published", "swept"  # where a source's dead letters go
     ROUTE = b"P", 6, "published", "index", "swept"  # a route's progress in a partition, by definer
     ROUTE_DEFINITION = b"X", 6, "published"  # a route from a queue, by name, in its home shard
