@@ -85,6 +85,8 @@ def of_kind(
         assert kind not in COMMANDS, f"{kind.name} has two classes"
         if issubclass(command, forms.Command):
             command, FORMS[kind] = forms.complete(kind, command, **form)
+        else:
+            assert not form, f"{kind.name} is no Command, and has a form"
         COMMANDS[kind] = command
         TRAITS[kind] = Traits(
             disk, level, weight, frozenset(publishes), answered_across_workers, carries_batch

@@ -94,7 +94,7 @@ class RowKind(_Kind):
     GROUP_CONFIG = b"E", 5, "published"  # settings of a group, in its shard
     DEAD_LETTER = b"L", 5, "published", "index"  # archived records that a dead-letter queue gets
     FORWARDED = b"M", 5, "published", "swept"  # progress in what another queue passes on
-    FORWARD_TARGET = b"W", 5, "published", "swept"  # where a source's dead letters go
+    FORWARD_TARGET = b"W", 5, "published", "swept"  # the target of a source's dead letters
     ROUTE = b"P", 6, "published", "index", "swept"  # a route's progress in a partition, by definer
     ROUTE_DEFINITION = b"X", 6, "published"  # a route from a queue, by name, in its home shard
     RESTORED = b"9", 6, "published"  # the log offset at which the log goes on after a restore
