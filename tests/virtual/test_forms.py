@@ -21,7 +21,6 @@ BY_HAND = {
     Kind.DELETE_OFFSETS: "its body depends on the level", Kind.EXPIRE: "the same",
     Kind.GROUP: "the same; encoded in steps", Kind.SHARE: "hot; items within items",
     Kind.COMPACT: "no form byte", Kind.FORGET_LANDED: "no form byte; two kinds of items",
-    Kind.END: "two fields in one byte",
     Kind.ENLIST: "items of two kinds",
 }  # fmt: skip
 """Kinds without a form, and why."""

@@ -138,7 +138,7 @@ LIMITS = {
     "commands.transactions.InitProducer": [WIRE32, WIRE16],
     "commands.transactions._ENLIST": [FEW, WIRE16, VERSION, TEXT],
     "commands.transactions.Begin": [WIRE16, VERSION, ALL, ALL, INDEX, TEXT],
-    "commands.transactions._END": [WIRE16, VERSION, FEW],
+    "commands.transactions.End": [WIRE16, VERSION, FEW],
     "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
     "commands.transactions.Marker": [EPOCH, ALL, ALL, INDEX, TEXT],
     "commands.transactions._PARTITION": [INDEX],

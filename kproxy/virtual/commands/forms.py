@@ -13,6 +13,7 @@ many there are, for who does not decode it.
 `body`: a form byte, numbers by name and code (`virtual.fields`), then text, and items with the code
 of each in brackets: `partitions:(P)`. `#name:H` among the numbers is the length of a field in bytes
 or items. Without one it goes to the end. `<name:61s` lies before the form byte.
+`flag+more:B` are two in one: a bit, and above it a number.
 
 `json`: fields of a body that is JSON: `name`, or with another key `set=given`. One with `?` behind
 it is left out where it is false, and then has its default. `flag`: a field that is the whole body:
@@ -36,7 +37,7 @@ from kproxy.virtual.fields import pack_name, read_name
 from kproxy.virtual.rows.forms import later_form
 
 FORM = 1
-_TOKEN = re.compile(r"([#<]?)(\w+):(\(\w+\)|\d*[A-Za-z?])")
+_TOKEN = re.compile(r"([#<]?)([\w+]+):(\(\w+\)|\d*[A-Za-z?])")
 
 
 @dataclass_transform(frozen_default=True)
@@ -128,6 +129,12 @@ class _Code:
             else:
                 assert not behind, f"{self._kind.name}: {name} is a number behind what is none"
                 codes += code.replace("P", "16sI").replace("U", "16s")
+                if "+" in name:
+                    flag, _, more = name.partition("+")
+                    reading.insert(0, f"{flag}, {more} = bool(_bits & 1), _bits >> 1")
+                    written.append(f"{flag} | {more} << 1")
+                    read.append("_bits")
+                    continue
                 written.append(f"len({name})" if is_length else "*" * (code == "P") + name)
                 if code == "P":
                     read.append(f"_queue_{name}, _index_{name}")

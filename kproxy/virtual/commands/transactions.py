@@ -45,7 +45,6 @@ SETS_CLOCK = 255
 _FORM = 1
 _ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
 _ENLIST = Fields("BqhBNR")
-_END = struct.Struct(">qhBBq")
 _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
 _ENLISTED = Fields("IY")
@@ -156,9 +155,10 @@ class EndCause:
 
 @of_kind(
     Kind.END, DiskUse.ALWAYS, level=TRANSACTIONS_FROM, publishes=_COORDINATOR_ROWS,
-    answered_across_workers=True,
+    answered_across_workers=True, head="time_ms",
+    body="producer_id:q epoch:h version:B commit+cause:B number:q transactional_id:T",
 )  # fmt: skip
-class End(NamedTuple):
+class End(Command):
     """A transaction is committed or aborted.
 
     `number`: of the transaction that was open as the client's request was taken, -1: none was; it
@@ -173,22 +173,6 @@ class End(NamedTuple):
     number: int
     time_ms: int
     cause: int = EndCause.CLIENT
-
-    def envelope(self) -> Envelope:
-        flags = self.commit | self.cause << 1
-        numbers = _END.pack(self.producer_id, self.epoch, self.version, flags, self.number)
-        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
-        return Envelope(Kind.END, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "End":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version, flags, number = _END.unpack_from(body, 1)
-        name = body[1 + _END.size :].decode()
-        return End(
-            name, producer_id, epoch, version, bool(flags & 1), number, envelope.time_ms, flags >> 1
-        )
 
 
 @of_kind(
