@@ -29,7 +29,7 @@ from kproxy.virtual.counts import counted
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.folds.carried import ALONE, SEVERAL
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.reindex import Reindex
+from kproxy.virtual.reindex import Reindex, RowsDisagree
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows import producers as producer_rows
@@ -481,7 +481,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: Any) 
     for seed in range(2000):  # one of them is seen by few
         try:
             await Simulation(seed).run()
-        except (AssertionError, reindex.RowsDisagree):
+        except (AssertionError, RowsDisagree):
             return
     pytest.fail("nobody saw it")
 
@@ -504,7 +504,7 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
     reindex = Reindex(state, 0, 1)
     reindex.apply(1, owner.log[1], place_of(1, owner.log[1]))  # and the last is missing
     state.kv.write(state.drain())
-    with pytest.raises(reindex.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
+    with pytest.raises(RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
         list(reindex.finish())
 
 

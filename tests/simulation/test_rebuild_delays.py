@@ -15,6 +15,7 @@ from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
+from kproxy.virtual.reindex import RowsDisagree
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
@@ -270,6 +271,6 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(100):
         try:
             await WithDelays(seed).run()
-        except (AssertionError, reindex.RowsDisagree, struct.error, KeyError, TypeError):
+        except (AssertionError, RowsDisagree, struct.error, KeyError, TypeError):
             return
     pytest.fail("nobody saw it")

@@ -31,6 +31,7 @@ from kproxy.virtual.commands.shares import (
     batch_of,
 )
 from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.reindex import RowsDisagree
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.shares import (
@@ -219,7 +220,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(100):
         try:
             await WithShares(seed).run()
-        except (AssertionError, reindex.RowsDisagree, struct.error):
+        except (AssertionError, RowsDisagree, struct.error):
             return
     pytest.fail("nobody saw it")
 

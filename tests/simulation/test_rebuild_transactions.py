@@ -36,7 +36,7 @@ from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.folds.carried import carried
 from kproxy.virtual.levels import NEWEST
-from kproxy.virtual.reindex import Reindex
+from kproxy.virtual.reindex import Reindex, RowsDisagree
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
@@ -408,7 +408,7 @@ async def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) 
     for seed in range(SEEDS):  # the order of sets differs each time: of 100, 2 to 5 see the rarest
         try:
             await WithTransactions(seed).run()
-        except (AssertionError, reindex.RowsDisagree, struct.error):  # a count below 0 is none
+        except (AssertionError, RowsDisagree, struct.error):  # a count below 0 is none
             return
     pytest.fail("nobody saw it")
 
