@@ -21,6 +21,7 @@ T = TypeVar("T")
 Get = Callable[[bytes], bytes | None]
 """A getter of the value of a row by its key; None if there is no such row."""
 FORM = 1
+_COUNT = struct.Struct(">Q")
 
 
 def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
@@ -43,7 +44,7 @@ def _keys(letter: bytes, codes: str) -> Callable[..., bytes]:
 
 def encode_count(count: int) -> bytes:
     """Return the value of a row that is one number of 64 bits."""
-    return count.to_bytes(8, "big")
+    return _COUNT.pack(count)
 
 
 def decode_count(data: bytes) -> int:
