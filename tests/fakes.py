@@ -131,6 +131,7 @@ class MemoryShard:
         return Checkpoint(len(self.log))
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        assert self.level.admits(envelopes), f"written above level {self.level.value}: {envelopes}"
         ticket = Ticket(list(envelopes))
         ticket.set_outcomes([self.apply(envelope) for envelope in envelopes])
         return ticket

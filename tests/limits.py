@@ -159,6 +159,7 @@ TINY: dict[str, int] = {
     "virtual.rows.routes.PARTS_MAX": 2,
     "virtual.commands.shares.SET_MAX": 2,
     "virtual.snapshot._REMEMBERED_MAX": 2,
+    "virtual.reindex._ROWS_AT_ONCE": 2,
     "virtual.snapshot._ROWS_AT_ONCE": 2,
     "virtual.state._COUNTED_MAX": 2,
     "virtual.state._SHIPPED_TO_MAX": 2,
@@ -240,7 +241,7 @@ FIXED: dict[str, str] = {
         upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX
         virtual.rows.producers.BATCHES_REMEMBERED virtual.producers._SEQUENCE_MAX
         virtual.commands.routes.TARGETS_MAX virtual.rows.queues._PRODUCERS virtual.rows.queues._KEPT
-        virtual.rows.queues.GENERATION_MAX virtual.rows.shares.CHUNK virtual.rows.shares.COUNT_MAX
+        virtual.rows.batches.GENERATION_MAX virtual.rows.shares.CHUNK virtual.rows.shares.COUNT_MAX
         virtual.rows.transactions.EPOCH_MAX worker.refused_batches._SEQUENCE_MAX
     """,
     "Bounds memory of a client library or of files, which simulations replace.": """

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
 from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace, scanned, slices
+from kproxy.metadata.levels import Level
 from kproxy.shard.shard import Shard
 from kproxy.upstream.link import DataLink
 from kproxy.virtual.partitioner import shard_of
@@ -53,6 +54,7 @@ class ClusterContext:
     settle: Callable[[], Awaitable[None]]
     """Wait until the cache is as new as the topic."""
     tasks: TaskGroup
+    level: Level
 
 
 class Announcer:

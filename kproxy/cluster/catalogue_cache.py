@@ -20,10 +20,10 @@ from kproxy.metadata.catalogue import StateLookup, home_of
 from kproxy.shard.shard import Shard
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.topic_tailer import NOTE, Record
+from kproxy.virtual.changes import Kv
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.kinds import CatalogueRow
 from kproxy.virtual.rows.queues import Queue, decode_queue, name_key, name_of, queue_key
-from kproxy.virtual.state import Kv
 from kproxy.virtual.types import LogOffset, QueueId
 
 _NEXT = CatalogueRow.NEXT_OFFSET.letter

@@ -22,6 +22,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.callbacks import after, nothing
 from kproxy.loop.pace import scanned
 from kproxy.loop.pulse import pulse
+from kproxy.metadata.levels import ABOVE_LEVEL
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -29,7 +30,7 @@ from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.commands.transactions import ASKS_ONLY, SETS_CLOCK, Enlist
-from kproxy.virtual.folds.routes import ROUTE_SETTINGS
+from kproxy.virtual.folds.route_definitions import ROUTE_SETTINGS
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
@@ -78,6 +79,7 @@ class CommandRouter:
         self._shards = context.shards
         self._serving = context.serving
         self._tasks = context.tasks
+        self._level = context.level
         self._now_ms = now_ms
         self._waiting: dict[int, tuple[Ticket, float]] = {}  # by counter, until when
         self._awaiting_ready: dict[
@@ -120,6 +122,10 @@ class CommandRouter:
                 if not self._answered_later(envelope):
                     ticket.add_done_callback(partial(self._decided_here, ticket))
                 return self._wait_for(Ticket([envelope]))
+        if not self._level.admits([envelope]):
+            refused = Ticket([envelope])
+            refused.set_error(KafkaError(Code.UNSUPPORTED_VERSION, ABOVE_LEVEL))
+            return refused
         envelope.time_ms = self._now_ms()
         envelope.writer, envelope.counter = self._link.writer, self._link.next_counter()
         ticket = self._wait_for(Ticket([envelope]))

@@ -33,13 +33,14 @@ from kproxy.metadata.cluster_map import (
     shard_record,
 )
 from kproxy.metadata.cluster_view import check_identity, new_cluster_id
-from kproxy.metadata.levels import NEWEST, OLDEST, Level
+from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.store.rocks import RocksKv
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import ClusterRefused
+from kproxy.virtual.levels import NEWEST, OLDEST
 
 _log = structlog.get_logger()
 
@@ -240,6 +241,7 @@ class ClusterNode:
             serving=self.shards.serving,
             settle=self.catalogue_barrier.wait,
             tasks=tasks,
+            level=self.level,
         )
 
     async def flush_now_and_then(self) -> None:

@@ -39,8 +39,9 @@ from kproxy.virtual import snapshot
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.counts import counted
 from kproxy.virtual.folds.carried import SEVERAL
+from kproxy.virtual.reindex import Reindex, RowsDisagree
 from kproxy.virtual.rows.queues import COMPARE_KEY
-from kproxy.virtual.snapshot import AS_OF_KEY, Reindex, RowsDisagree, decode_as_of
+from kproxy.virtual.snapshot import AS_OF_KEY, decode_as_of
 
 _log = structlog.get_logger()
 

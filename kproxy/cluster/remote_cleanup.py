@@ -16,11 +16,11 @@ from kproxy.loop.pulse import pulse
 from kproxy.metadata.catalogue import Lookup
 from kproxy.shard.housekeeper import sweep_commits
 from kproxy.shard.shard import Shard
+from kproxy.virtual.changes import Kv
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Queue
-from kproxy.virtual.state import Kv
 from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()

@@ -15,12 +15,12 @@ import orjson
 from kproxy.loop.pace import scanned
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
+from kproxy.virtual.changes import Kv
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.access import SECURITY_SHARD, decode_secured
 from kproxy.virtual.rows.group_settings import decode_group_configs
 from kproxy.virtual.rows.kinds import CatalogueRow, RowKind
 from kproxy.virtual.rows.queues import name_of
-from kproxy.virtual.state import Kv
 
 _Changes = dict[bytes, bytes | None]
 

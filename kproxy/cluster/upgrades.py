@@ -11,9 +11,9 @@ import anyio
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import ClusterMap, cluster_record
-from kproxy.metadata.levels import OLDEST
 from kproxy.upstream.membership import live_members
 from kproxy.upstream.settings import Upstream
+from kproxy.virtual.levels import OLDEST
 
 _WAIT_S = 10.0
 

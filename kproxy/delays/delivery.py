@@ -12,8 +12,8 @@ from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
-from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 
 BATCHES_AT_ONCE = 200

@@ -15,7 +15,7 @@ from kproxy.fetching.aborted import AbortedSearch, AbortedTransaction
 from kproxy.fetching.context import FetchPartition
 from kproxy.protocol.batch import place
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows.queues import StoredBatch
+from kproxy.virtual.rows.batches import StoredBatch
 from kproxy.virtual.state import State
 
 CHUNK_BYTES = 1 << 20  # bytes of an answer that are read before it is sent; one batch more at most

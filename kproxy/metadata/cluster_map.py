@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kproxy.metadata.levels import NEWEST, OLDEST
 from kproxy.protocol.responses import Broker
+from kproxy.virtual.levels import NEWEST, OLDEST
 
 
 class Owner(NamedTuple):

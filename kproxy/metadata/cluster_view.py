@@ -12,8 +12,9 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.cluster_map import Address, ClusterMap
-from kproxy.metadata.levels import NEWEST, OLDEST, Level
+from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
+from kproxy.virtual.levels import NEWEST, OLDEST
 from kproxy.virtual.partitioner import shard_of
 
 MAIN = "PLAINTEXT"

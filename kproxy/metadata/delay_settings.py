@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kproxy.metadata.levels import DELAYS_FROM
 from kproxy.metadata.setting import LONG, STRING, Setting, number, one_of
+from kproxy.virtual.levels import DELAYS_FROM
 
 FIXED, MODE = "kproxy.delay.ms", "kproxy.delay"
 MOST, RECORDS_MAX = "kproxy.delay.ms.max", "kproxy.delay.records.max"

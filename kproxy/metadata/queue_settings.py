@@ -20,7 +20,7 @@ from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
-from kproxy.virtual.folds.routes import CONFIGS, TO
+from kproxy.virtual.folds.route_definitions import CONFIGS, TO
 
 SIZE = "max.message.bytes"
 _MARKED_AT_LEAST = 8

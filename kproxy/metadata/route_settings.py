@@ -6,7 +6,6 @@ names. A queue with `kproxy.route.from` gets those records of another that its f
 
 from collections.abc import Collection, Mapping
 
-from kproxy.metadata.levels import ENCODINGS_FROM, ROUTES_FROM
 from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -19,7 +18,8 @@ from kproxy.metadata.setting import (
     is_true,
     whole,
 )
-from kproxy.virtual.folds.routes import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
+from kproxy.virtual.folds.route_definitions import CONFIGS, FILTER, FROM, FROM_START, TO, UNROUTABLE
+from kproxy.virtual.levels import ENCODINGS_FROM, ROUTES_FROM
 from kproxy.virtual.partitioner import name_fault
 
 KEEP, QUEUES_MAX, LAG_MAX = "kproxy.route.keep", "kproxy.route.queues.max", "kproxy.route.lag.max"

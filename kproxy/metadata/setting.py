@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproxy.common.printable import printable
-from kproxy.metadata.levels import OLDEST
+from kproxy.virtual.levels import OLDEST
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # DescribeConfigs' ConfigType
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # ConfigResource's types

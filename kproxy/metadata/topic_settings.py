@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kproxy.metadata.delay_settings import DELAY_SETTINGS
-from kproxy.metadata.levels import ARRIVAL_FROM, COMPACTION_FROM, OLDEST
 from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -28,6 +27,7 @@ from kproxy.metadata.setting import (
     parts,
     whole,
 )
+from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, OLDEST
 
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 _DAY_MS, _WEEK_MS = 24 * 3600 * 1000, 7 * 24 * 3600 * 1000

@@ -23,6 +23,7 @@ from kproxy.loop.pace import Pace, lots
 from kproxy.observe.on_loop import OnLoop
 from kproxy.shard.shard import Shard
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.groups import decode_group
 from kproxy.virtual.rows.kinds import RowKind
@@ -183,7 +184,7 @@ async def group_lines(worker: Worker, group: str, pace: Pace, partitions_max: in
     lines = [Line("group_members", (group,), decode_group(head).members)]
     lags: list[int | None] = []
     seen = 0
-    for some in lots(shard.kv.scan, *rows.offset_range(group), _LOT):
+    for some in lots(shard.kv.scan, *offset_rows.offset_range(group), _LOT):
         for key, data in some:
             lags.append(_offset_lines(worker, group, key, data, lines))
         seen += len(some)
@@ -201,11 +202,11 @@ def _offset_lines(
     worker: Worker, group: str, key: bytes, data: bytes, lines: list[Line]
 ) -> int | None:
     """Add what a committed offset says; its lag, where its partition is served here."""
-    queue_id, index = rows.partition_of_offset(key)
+    queue_id, index = offset_rows.partition_of_offset(key)
     queue = worker.catalogue.find_id(queue_id)
     if queue is None:  # deleted
         return 0
-    committed, labels = rows.decode_committed(data).offset, (group, queue.name, str(index))
+    committed, labels = offset_rows.decode_committed(data).offset, (group, queue.name, str(index))
     lines.append(Line("group_committed_offset", labels, committed))
     owner = _served(worker, queue, index)
     row = None if owner is None else owner.state.partition((queue_id, index))

@@ -19,7 +19,7 @@ from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitt
 from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
 from kproxy.protocol.records import Body, without_producer
 from kproxy.protocol.varint import Malformed
-from kproxy.virtual.folds.routes import CONFIGS, FILTER, TO, UNROUTABLE
+from kproxy.virtual.folds.route_definitions import CONFIGS, FILTER, TO, UNROUTABLE
 from kproxy.virtual.partitioner import hash_of
 from kproxy.virtual.rows.queues import compacts
 from kproxy.virtual.rows.routes import PARTS_MAX, Epoch

@@ -19,7 +19,6 @@ from anyio import to_thread
 
 from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace
-from kproxy.metadata.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
@@ -35,6 +34,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.routes import Cut, Ship
+from kproxy.virtual.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.routes import Epoch, Route, route_in
 from kproxy.virtual.types import PartitionKey, QueueId

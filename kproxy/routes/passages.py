@@ -18,7 +18,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.metadata.catalogue import Catalogue
-from kproxy.metadata.levels import FORGETS_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.routes.passage import Passage
 from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
@@ -26,6 +26,7 @@ from kproxy.shard.appends import Asks
 from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.routes import ForgetLanded
+from kproxy.virtual.levels import FORGETS_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, decode_route
 from kproxy.virtual.rows.shares import FORWARDED

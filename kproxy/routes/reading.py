@@ -8,7 +8,7 @@ from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.routes.cutting import Cutter, Parts, Reading, parts_of
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows.queues import Batch
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.types import PartitionKey
 
 READ_BYTES = 1 << 20

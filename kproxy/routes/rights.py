@@ -7,7 +7,7 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.behalf import Behalf, asked_for_rights, signer
 from kproxy.security.permits import Permits
-from kproxy.virtual.folds.routes import FROM, TO, UNROUTABLE
+from kproxy.virtual.folds.route_definitions import FROM, TO, UNROUTABLE
 
 
 def may_read(permits: Permits, values: Mapping[str, str]) -> bool:

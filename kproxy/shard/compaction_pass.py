@@ -19,7 +19,8 @@ from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Compact
-from kproxy.virtual.rows.queues import GENERATION_MAX, Batch, Compaction
+from kproxy.virtual.rows.batches import GENERATION_MAX, Batch
+from kproxy.virtual.rows.queues import Compaction
 from kproxy.virtual.types import PartitionKey
 
 KEYS_MAX = 100_000

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kproxy.metadata.queue_settings import QueueSettings
-from kproxy.virtual.rows.queues import Batch, Compaction, Partition
+from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.queues import Compaction, Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 

@@ -23,7 +23,7 @@ from kproxy.virtual.commands.records import ROUTED
 from kproxy.virtual.fold import copied_location
 from kproxy.virtual.folds.carried import ALONE, DELAYS, SEVERAL, carried
 from kproxy.virtual.outcome import LogLocation
-from kproxy.virtual.rows.queues import Batch
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 

@@ -30,12 +30,11 @@ from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.offsets import DeleteOffsets
-from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
-from kproxy.virtual.rows import routes as route_rows
-from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows import transactions as transaction_rows
-from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind, swept_ranges
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -57,11 +56,13 @@ async def sweep_commits(shard: Shard, queue_id: QueueId) -> None:
     That it is gone is for the caller to know. Ends early where the shard is not served here, or its
     log takes no more.
     """
-    start, end = rows.offsets_by_queue_range(queue_id)
+    start, end = offset_rows.offsets_by_queue_range(queue_id)
     while shard.serving and (found := list(islice(shard.kv.scan(start, end), _ROWS_AT_ONCE))):
         groups: dict[str, list[PartitionKey]] = {}
         for key, _ in found:
-            groups.setdefault(rows.group_of_offset_by_queue(key), []).append(rows.partition_of(key))
+            groups.setdefault(offset_rows.group_of_offset_by_queue(key), []).append(
+                rows.partition_of(key)
+            )
         level = shard.level.value
         deletions = [DeleteOffsets(*item).envelope(level) for item in groups.items()]
         try:
@@ -231,7 +232,9 @@ class Housekeeper:
         log_start = done if row is None else row.log_start  # as of now: it may go on meanwhile
         any_aborted = row is not None and row.any_aborted
         if log_start > done:
-            await self._sweep_batches(rows.batch_key(*key, done), rows.batch_key(*key, log_start))
+            await self._sweep_batches(
+                batch_rows.batch_key(*key, done), batch_rows.batch_key(*key, log_start)
+            )
             if any_aborted:
                 await self._sweep_rows(*transaction_rows.aborted_range(key, done, log_start))
             done = log_start
@@ -245,24 +248,23 @@ class Housekeeper:
         if self._state.queue_by_id(queue_id) is not None:
             return True  # it is there: nothing was left behind
         await self._sweep_batches(
-            rows.batch_key(queue_id, 0, 0), rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END)
+            batch_rows.batch_key(queue_id, 0, 0),
+            batch_rows.batch_key(queue_id, _PARTITION_END, _OFFSET_END),
         )
         start, _ = rows.producers_range(queue_id, 0)
         _, end = rows.producers_range(queue_id, _PARTITION_END)
         await self._sweep_rows(start, end)
-        for ranges in (
-            transaction_rows.queue_ranges, share_rows.queue_ranges, route_rows.queue_ranges,
-            delay_rows.queue_ranges,
-        ):  # fmt: skip
-            for start, end in ranges(queue_id):
-                await self._sweep_rows(start, end)
+        for start, end in swept_ranges(queue_id):
+            await self._sweep_rows(start, end)
         await sweep_commits(self._shard, queue_id)
-        return next(self._shard.kv.scan(*rows.offsets_by_queue_range(queue_id)), None) is None
+        return (
+            next(self._shard.kv.scan(*offset_rows.offsets_by_queue_range(queue_id)), None) is None
+        )
 
     async def _sweep_batches(self, start: bytes, end: bytes) -> None:
         # One write for the rows and the counts: a crash between would count bytes off twice.
         await self._sweep_rows(
-            start, end, lambda value: self._state.count_dead(rows.decode_batch(value))
+            start, end, lambda value: self._state.count_dead(batch_rows.decode_batch(value))
         )
 
     async def _sweep_rows(

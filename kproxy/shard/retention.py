@@ -18,7 +18,6 @@ from kproxy.common.errors import KafkaError
 from kproxy.config.server import Config
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import Lookup
-from kproxy.metadata.levels import SPARES_FROM
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.retention_marks import RetentionMarks
@@ -26,10 +25,12 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import DropTombstone
 from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.levels import SPARES_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import TOMBSTONE_INDEX, Batch, Partition
+from kproxy.virtual.rows.queues import TOMBSTONE_INDEX, Partition
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()

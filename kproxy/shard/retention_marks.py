@@ -13,9 +13,9 @@ so records are kept longer there, and never shorter.
 import struct
 from itertools import accumulate
 
+from kproxy.virtual.changes import Kv
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition
-from kproxy.virtual.state import Kv
 from kproxy.virtual.types import PartitionKey
 
 _KEY = struct.Struct(">16sI")

@@ -6,11 +6,12 @@ import structlog
 from anyio.abc import TaskGroup
 from crc32c import crc32c
 
+from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.callbacks import nothing
-from kproxy.metadata.levels import Level
+from kproxy.metadata.levels import ABOVE_LEVEL, Level
 from kproxy.shard.watchers import Watchers
 from kproxy.store import synced, tail
 from kproxy.store.rocks import Checkpoint, RocksKv, RowsFailed, decode_checkpoint
@@ -102,7 +103,17 @@ class Shard:
         self.refused_some = True
 
     def append(self, envelopes: Sequence[Envelope]) -> Ticket:
+        """Put envelopes in line in the log. Refuse those above the level in force."""
+        if not self.level.admits(envelopes):
+            return self._refused(envelopes)
         return self.log.append(envelopes)
+
+    def _refused(self, envelopes: Sequence[Envelope]) -> Ticket:
+        """Return a ticket that has failed: its sender had to ask for the level first."""
+        self._note_refusal()
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.UNSUPPORTED_VERSION, ABOVE_LEVEL))
+        return ticket
 
     def _deliver(
         self, first: int, batch: list[Envelope], locations: list[LogLocation], end: tuple[int, int]

@@ -18,11 +18,13 @@ from kproxy.store.rocks import Checkpoint, decode_checkpoint
 from kproxy.store.rows_reader import RowsReader
 from kproxy.virtual import counts
 from kproxy.virtual.commands.envelope import COPY_BYTES
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import PartitionKey
 
 _OPEN_MAX = 64
@@ -142,7 +144,7 @@ class Verification:
 
         `previous`: the last offset of the batch before.
         """
-        batch, last = rows.decode_batch(value), rows.batch_key_offset(key)
+        batch, last = batch_rows.decode_batch(value), batch_rows.batch_key_offset(key)
         self.batches += 1
         self._live[batch.segment] += batch.length + COPY_BYTES
         name = f"{_shown(partition)}, offset {last}"
@@ -218,9 +220,9 @@ class Verification:
             self.faults.append(f"{_shown(rows.partition_of(key))}: its start is behind its end")
 
     def _check_offset(self, key: bytes, value: bytes) -> None:
-        rows.decode_committed(value)
-        group, partition = rows.group_of_offset(key), rows.partition_of_offset(key)
-        if self._rows.get(rows.offset_by_queue_key(*partition, group)) is None:
+        offset_rows.decode_committed(value)
+        group, partition = offset_rows.group_of_offset(key), offset_rows.partition_of_offset(key)
+        if self._rows.get(offset_rows.offset_by_queue_key(*partition, group)) is None:
             self.faults.append(f"group {group}'s offset is not found by its queue")
 
     def _check_live(self) -> None:

@@ -21,7 +21,8 @@ from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.shares import Cause
-from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.shares import Owed, Position
 from kproxy.virtual.types import QueueId
 

@@ -13,7 +13,6 @@ from anyio import to_thread
 
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
-from kproxy.metadata.levels import LETTERS_FROM
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.appends import outcome_of
 from kproxy.shard.per_shard import Claim
@@ -33,6 +32,7 @@ from kproxy.shares.dead_letter_stream import AGAIN_S, Stream, StreamKey
 from kproxy.shares.dead_letter_targets import DeadLetterServices, Obstacle, Target
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.shares import DEAD_LETTERS, AimForward, Forward, SettleForward
+from kproxy.virtual.levels import LETTERS_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import shares as share_rows

@@ -21,7 +21,7 @@ from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
-from kproxy.virtual.rows.queues import StoredBatch
+from kproxy.virtual.rows.batches import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
 

@@ -19,7 +19,7 @@ from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.queues import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
+from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey

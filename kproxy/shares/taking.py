@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from kproxy.virtual.commands.shares import Run
-from kproxy.virtual.rows.queues import StoredBatch
+from kproxy.virtual.rows.batches import StoredBatch
 
 Stretch = tuple[int, int, StoredBatch | None]
 """The first and the last offset of a batch, or of a hole where nothing is to be given."""

@@ -96,7 +96,7 @@ class RowsClosed(KafkaError):
 
 
 class RocksKv:
-    """`virtual.state.Kv` on disk. Calls from the event loop touch memory and the page cache."""
+    """`virtual.changes.Kv` on disk. Calls from the event loop touch memory and the page cache."""
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
         try:

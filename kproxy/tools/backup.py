@@ -15,7 +15,7 @@ from kproxy.common.errors import CannotStart
 from kproxy.common.logs import configure
 from kproxy.config.server import load
 from kproxy.metadata.cluster_view import identity, raise_level
-from kproxy.metadata.levels import RESTORES_FROM
+from kproxy.shard.restored import begin_again
 from kproxy.store import backups, files
 from kproxy.store.backups import BadBackup, Manifest, Source
 from kproxy.store.directory_lock import locked
@@ -24,6 +24,7 @@ from kproxy.store.segments import DamagedLog, LogFailed
 from kproxy.tools.config_options import data_dir_option
 from kproxy.tools.options import path
 from kproxy.tools.output import bar
+from kproxy.virtual.levels import RESTORES_FROM
 
 _THEIRS = ("LOCK", "lost+found", "admin.sock")  # in a directory that counts as empty
 
@@ -144,7 +145,6 @@ def restore_command(backup: Path, data_dir: Path) -> None:
 
 
 def _restore(sources: list[Source], data_dir: Path, size: int, now_ms: int) -> None:
-    from kproxy.shard.restored import begin_again  # it imports the fold: --help needs none
 
     mark = data_dir / backups.UNFINISHED
     mark.touch()

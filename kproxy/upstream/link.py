@@ -23,13 +23,14 @@ from kproxy.log.base import Ticket
 from kproxy.log.shared import UNKNOWN_FATE, PartialTicket
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.threads import left_behind
-from kproxy.metadata.levels import CALLS_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.upstream.boundary import admin_client, translated
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.levels import CALLS_FROM
 from kproxy.virtual.outcome import Outcome
 
 _ENDS_PERIOD_S = 1.0

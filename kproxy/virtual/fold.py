@@ -19,52 +19,32 @@ A release must fold every envelope that an earlier release wrote as that release
 number and meaning never change.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import TRANSACTIONAL, BatchHeader, read_header
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
-from kproxy.virtual.commands.queues import (
-    AssignPartitions,
-    ConfigureQueue,
-    CreateQueue,
-    DeleteQueue,
-    DropTombstone,
-    GrowQueue,
-    QueueReady,
-)
 from kproxy.virtual.commands.records import Compact, Replace, Trim
-from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.access import SecurityFold
 from kproxy.virtual.folds.delays import DelayFold
 from kproxy.virtual.folds.group_settings import GroupConfigFold
 from kproxy.virtual.folds.groups import GroupFold
 from kproxy.virtual.folds.participants import ParticipantFold
-from kproxy.virtual.folds.routes import (
-    FROM,
-    FROM_SETTINGS,
-    FROM_START,
-    RouteFold,
-    crowded,
-    definitions_between,
-    to_tell,
-    told_of,
-)
+from kproxy.virtual.folds.queues import QueueFold
+from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.folds.shares import ShareFold
 from kproxy.virtual.folds.transactions import TransactionFold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch, Partition, Queue, Term
-from kproxy.virtual.rows.routes import EPOCHS_MAX
+from kproxy.virtual.rows.queues import Partition, Term
 from kproxy.virtual.state import State
-from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
+from kproxy.virtual.types import PartitionKey, ShardId
 
 
 def copied_header(envelope: Envelope) -> BatchHeader:
@@ -94,7 +74,7 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
     batch = state.batch_at(key, last_offset)
     if batch is not None and batch.generation == generation:
         state.count_dead(batch)
-        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(batch_rows.batch_key(*key, last_offset), None)
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
@@ -109,20 +89,19 @@ class Fold:
     def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool = False) -> None:
         """Set up; `shared`: others learn of this shard by what is published; note what it needs."""
         self.state = state
-        self._shared = shared
-        self._shard = shard
-        self._shards = shards
+        state.shared = shared
         groups = GroupFold(state, alone=shards == 1)
-        self._participants = participants = ParticipantFold(state, groups, shared=shared)
+        self._participants = participants = ParticipantFold(state, groups)
         transactions = TransactionFold(state, shard, shards, participants)
-        shares = ShareFold(state, groups, shared=shared)
-        self._routes = routes = RouteFold(state, shard, shards, shared=shared)
-        self._delays = delays = DelayFold(state, participants, shared=shared)
+        shares = ShareFold(state, groups)
+        self._routes = routes = RouteFold(state, shard, shards)
+        delays = DelayFold(state, participants)
+        queues = QueueFold(state, shard, shards, routes, delays)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
-            Kind.CREATE: self._create,
-            Kind.GROW: self._grow,
-            Kind.DELETE: self._delete,
+            Kind.CREATE: queues.create,
+            Kind.GROW: queues.grow,
+            Kind.DELETE: queues.delete,
             Kind.TRIM: self._trim,
             Kind.FORGET_PRODUCERS: self._forget_producers,
             Kind.COMMIT: groups.commit,
@@ -130,16 +109,16 @@ class Fold:
             Kind.GROUP: groups.change,
             Kind.EXPIRE: groups.expire,
             Kind.DELETE_GROUP: groups.delete,
-            Kind.CONFIGURE: self._configure,
-            Kind.DROP_TOMBSTONE: self._drop_tombstone,
-            Kind.PRODUCER_ID: self._producer_id,
+            Kind.CONFIGURE: queues.configure,
+            Kind.DROP_TOMBSTONE: queues.drop_tombstone,
+            Kind.PRODUCER_ID: transactions.allocate,
             Kind.COPY: self._copy,
             Kind.REPLACE: self._copy,
             Kind.COMPACT: self._compact,
             Kind.FOREIGN: self._foreign,
             Kind.CLAIM: self._claim,
-            Kind.ASSIGN_PARTITIONS: self._assign_partitions,
-            Kind.QUEUE_READY: self._queue_ready,
+            Kind.ASSIGN_PARTITIONS: queues.assign_partitions,
+            Kind.QUEUE_READY: queues.queue_ready,
             Kind.INIT_PRODUCER: transactions.init,
             Kind.ENLIST: transactions.enlist,
             Kind.BEGIN: participants.begin,
@@ -157,7 +136,7 @@ class Fold:
             Kind.FORWARD: shares.forward,
             Kind.SETTLE_FORWARD: shares.settle,
             Kind.AIM_FORWARD: shares.aim,
-            Kind.ROUTE: self._route,
+            Kind.ROUTE: queues.route,
             Kind.CUT: routes.cut,
             Kind.SHIP: routes.ship,
             Kind.FORGET_LANDED: routes.forget_landed,
@@ -192,8 +171,7 @@ class Fold:
             if row.first_open >= 0 or header.attributes & TRANSACTIONAL:
                 verdict = self._judged_in_transaction(key, row, known, header, verdict)
             if verdict is not None:
-                if self._shared:
-                    self.state.put(rows.no_effect_key(log_offset), b"")
+                self.state.void(log_offset)
                 if isinstance(verdict, Code):
                     return Outcome(verdict, log_start=row.log_start)
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
@@ -210,13 +188,13 @@ class Fold:
         if header.max_timestamp > row.max_time_ms:
             row.max_time_ms = header.max_timestamp
             row.max_time_offset = last_offset
-        batch = rows.encode_batch(
+        batch = batch_rows.encode_batch(
             *location, header.last_offset_delta, log_offset, row.size, header.max_timestamp,
             row.max_time_ms, False,
         )  # fmt: skip
         if row.first_open >= 0:
-            batch = rows.with_transaction(batch, header)
-        self.state.put(rows.batch_key(*key, last_offset), batch)
+            batch = batch_rows.with_transaction(batch, header)
+        self.state.put(batch_rows.batch_key(*key, last_offset), batch)
         self.state.put_partition(key, row)
         self.state.count_live(location)
         time_ms = header.max_timestamp if header.is_log_append_time else -1
@@ -225,7 +203,8 @@ class Fold:
     def _forget_producers(
         self, log_offset: int, envelope: Envelope, location: LogLocation
     ) -> Outcome:
-        key, named = ForgetProducers.decode(envelope)
+        asked = ForgetProducers.decode(envelope)
+        key, named = asked.key, asked.producers
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
@@ -259,13 +238,12 @@ class Fold:
         batch = self.state.batch_at(key, last_offset)
         replaced, generation = Replace.generations(envelope)
         if batch is None or batch.generation != replaced:
-            if self._shared:  # a rebuild does not judge it again
-                self.state.put(rows.no_effect_key(log_offset), b"")
+            self.state.void(log_offset)
             return _NO_QUEUE
         moved = copied_batch(batch, header, copied_location(location), generation)
         self.state.count_dead(batch)
         self.state.count_live(moved)
-        self.state.put(rows.batch_key(*key, last_offset), moved.encode())
+        self.state.put(batch_rows.batch_key(*key, last_offset), moved.encode())
         self.state.put_partition(key, row)  # its publication has changed
         return Outcome(Code.NONE, envelope.number)
 
@@ -287,301 +265,21 @@ class Fold:
         return Outcome(Code.NONE)
 
     def _trim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, partition, log_start, _, spares = Trim.decode(envelope)
-        key = (queue_id, partition)
+        asked = Trim.decode(envelope)
+        key, log_start = (asked.queue_id, asked.partition), asked.log_start
         row = self.state.partition(key)
         if row is None:
             return _NO_QUEUE
         start = row.next_offset if log_start == -1 else log_start
         if not 0 <= start <= row.next_offset:
             return Outcome(Code.OFFSET_OUT_OF_RANGE)
-        if spares and row.any_routes:
+        if asked.spares and row.any_routes:
             start = min(start, self._routes.passed_on(key, start))
         if start > row.log_start:
             row.log_start = start
             self.state.put_partition(key, row)
-            self._sweep_later(log_offset, queue_id, partition)
+            self.state.sweep_later(log_offset, *key)
         return Outcome(Code.NONE, row.log_start)
-
-    def _sweep_later(self, log_offset: int, queue_id: QueueId, partition: int) -> None:
-        """Leave a note for the sweeper: partition -1 is a whole queue that is gone."""
-        note = json.dumps([queue_id.hex(), partition]).encode()
-        key = rows.sweep_key(log_offset) if partition == -1 else rows.trimmed_key(log_offset)
-        self.state.file(key, note)
-
-    # -- the life of a queue
-
-    def _mine(self, name: str, partitions: range) -> list[int]:
-        """Return which of these partitions of a queue live in this shard."""
-        if self._shards == 1:
-            return list(partitions)
-        home, shards = shard_of(name, self._shards), self._shards
-        return [i for i in partitions if (home + i) % shards == self._shard]
-
-    def _route(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Define a route; the outcome's queue is the source.
-
-        POLICY_VIOLATION: it has too many routes. THROTTLING_QUOTA_EXCEEDED: ask again, once more of
-        its records are passed on.
-        """
-        asked = DefineRoute.decode(envelope)
-        if asked.waits and self._crowds(log_offset, asked.definer, asked.source, asked.spec):
-            return Outcome(Code.THROTTLING_QUOTA_EXCEEDED)
-        code = self._define(log_offset, asked)
-        return Outcome(code, queue=self.state.queue(asked.source))
-
-    def _crowds(self, log_offset: int, definer: QueueId, source: str, spec: str) -> bool:
-        """Return whether partitions here have no room for another epoch of a route."""
-        queue = self.state.queue(source)
-        if queue is None:
-            return False
-        mine = self._mine(source, range(queue.wanted))
-        return self._routes.crowds(queue.queue_id, mine, {definer: spec.encode()}, log_offset)
-
-    def _define(self, log_offset: int, asked: DefineRoute) -> Code:
-        code = self._routes.define(asked)
-        source = self.state.queue(asked.source)
-        if code == Code.NONE and source is not None:
-            self._tell_routes(log_offset, source, asked.waits)
-        return code or Code.NONE
-
-    def _tell_routes(self, log_offset: int, queue: Queue, waits: bool = False) -> None:
-        """Have all partitions of a queue know the routes from it."""
-        mine = self._mine(queue.name, range(queue.wanted))
-        routes = self._routes.routes_from(queue.name)
-        self._routes.tell(queue.queue_id, mine, routes, log_offset)
-        if len(mine) < queue.wanted:
-            self._assign_later(log_offset, queue, queue.wanted, waits=waits)
-
-    def _reroute(
-        self, log_offset: int, before: Queue | None, after: Queue | None, waits: bool = False
-    ) -> Code:
-        """Define where records go by a queue's changed settings; those of a deleted one nowhere."""
-        queue = after or before
-        assert queue is not None
-        elsewhere: dict[str, list[object]] = {}
-        code = Code.NONE
-        from_start = queue.configs.get(FROM_START) == "true"
-        for source, spec in definitions_between(before, after).items():
-            if source == queue.name and after is None:
-                self._routes.forget(source, queue.queue_id)
-            elif source == queue.name or self._shards == 1:
-                asked = DefineRoute(queue.queue_id, source, spec, from_start, log_offset, waits)
-                code = self._define(log_offset, asked) or code
-            else:
-                elsewhere[source] = [spec, from_start]
-        if elsewhere:
-            self._assign_later(log_offset, queue, queue.wanted if after else 0, elsewhere, waits)
-        return code
-
-    def _put_queue(self, log_offset: int, queue: Queue) -> Outcome:
-        """Note a new or changed queue; other shards that hold parts of it are to be told."""
-        if queue.wanted > queue.partitions:
-            self._assign_later(log_offset, queue, queue.wanted)
-        self.state.put_queue(queue)
-        self._announce_later(log_offset, queue.name)
-        return Outcome(Code.NONE, queue.partitions, queue=queue)
-
-    def _announce_later(self, log_offset: int, name: str) -> None:
-        if self._shared:
-            self.state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
-
-    def _assign_later(
-        self, log_offset: int, queue: Queue, partitions: int,
-        define: dict[str, list[object]] | None = None, waits: bool = False,
-    ) -> None:  # fmt: skip
-        """Leave a note of what other shards are to be told: partitions, and routes.
-
-        `define`: routes of this queue, by the names of their sources. `waits`: as in CONFIGURE.
-        """
-        work: dict[str, object] = {
-            "name": queue.name,
-            "as_of": log_offset,
-            "partitions": partitions,
-            "over": queue.wanted,
-        }
-        key = rows.pending_assignment_key(queue.queue_id)
-        if partitions and (routes := self._routes.routes_from(queue.name)):
-            work["routes"] = to_tell(routes)
-        noted = self.state.get(key)
-        before = {} if noted is None else json.loads(noted)
-        untold = before.get("define", {})
-        if waits or before.get("waits"):
-            work["waits"] = True
-        if define or untold:
-            work["define"] = untold | (define or {})
-        self.state.put(key, json.dumps(work).encode())
-
-    def _create(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, name, wanted, configs, unasked = CreateQueue.decode(envelope)
-        existing = self.state.queue(name)
-        if existing is not None:
-            return Outcome(Code.TOPIC_ALREADY_EXISTS, queue=existing)
-        mine = self._mine(name, range(wanted))
-        queue = Queue(
-            name=name,
-            queue_id=queue_id,
-            partitions=wanted if len(mine) == wanted else 0,
-            wanted=wanted,
-            created_at=LogOffset(log_offset),
-            changed_at=LogOffset(log_offset),
-            configs=configs,
-            unasked=unasked,
-        )
-        refused = self._routes.refusal(None, queue)
-        if refused is not None:
-            return refused
-        self.state.add_partitions(queue_id, mine)
-        outcome = self._put_queue(log_offset, queue)
-        if configs:
-            self._reroute(log_offset, None, queue)
-        if self._routes.any_defined and self._routes.routes_from(name):
-            self._tell_routes(log_offset, queue)
-        return outcome
-
-    def _grow(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, wanted = GrowQueue.decode(envelope)
-        queue = self.state.queue_by_id(queue_id)
-        if queue is None:
-            return _NO_QUEUE
-        if wanted <= queue.wanted:
-            return Outcome(
-                Code.INVALID_PARTITIONS,
-                message=f"the queue has {queue.wanted} partitions already",
-                queue=queue,
-            )
-        added = self._mine(queue.name, range(queue.wanted, wanted))
-        whole = queue.partitions == queue.wanted and len(added) == wanted - queue.wanted
-        grown = replace(
-            queue,
-            partitions=wanted if whole else queue.partitions,
-            wanted=wanted,
-            changed_at=LogOffset(log_offset),
-        )
-        refused = self._routes.refusal(queue, grown)
-        if refused is not None:
-            return refused
-        self.state.add_partitions(queue.queue_id, added)
-        outcome = self._put_queue(log_offset, grown)
-        if self._routes.any_defined:
-            self._tell_routes(log_offset, grown)
-        return outcome
-
-    def _configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, given, dropped, replace_all, waits = ConfigureQueue.decode(envelope)
-        queue = self.state.queue_by_id(queue_id)
-        if queue is None:
-            return _NO_QUEUE
-        kept = {} if replace_all else dict(queue.configs)
-        for name in dropped:
-            kept.pop(name, None)
-        changed = replace(
-            queue, configs=kept | given, changed_at=LogOffset(log_offset), unasked=False
-        )
-        refused = self._routes.refusal(queue, changed)
-        if refused is None and waits:
-            refused = self._crowding(log_offset, queue, changed)
-        if refused is not None:
-            return refused
-        for index in self._mine(queue.name, range(queue.wanted)):
-            self.state.file(rows.retention_due_key(0, queue.queue_id, index))
-            self.state.touched.add((queue.queue_id, index))  # its readers obey settings, too
-        outcome = self._put_queue(log_offset, changed)
-        self._reroute(log_offset, queue, changed, waits)
-        return outcome
-
-    def _crowding(self, log_offset: int, before: Queue, after: Queue) -> Outcome | None:
-        """Return why a queue's route is not changed once more; of sources whose home is here."""
-        for source, spec in definitions_between(before, after).items():
-            if self._crowds(log_offset, after.queue_id, source, spec):
-                message = (
-                    f"{EPOCHS_MAX} changes of this route wait for records of {source} to be passed"
-                    " on: try again once its LAG is less"
-                )
-                return Outcome(Code.INVALID_CONFIG, message=message, queue=before)
-        return None
-
-    def _queue_ready(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue_id, as_of, refused = QueueReady.decode(envelope)
-        work = self.state.get(rows.pending_assignment_key(queue_id))
-        if work is None or json.loads(work)["as_of"] != as_of:
-            return Outcome(Code.NONE)
-        self.state.put(rows.pending_assignment_key(queue_id), None)
-        queue = self.state.queue_by_id(queue_id)
-        if queue is None:
-            return Outcome(Code.NONE)
-        if refused:
-            return self._without_route(log_offset, queue, as_of)
-        usable = replace(queue, partitions=queue.wanted, changed_at=LogOffset(log_offset))
-        return self._put_queue(log_offset, usable)
-
-    def _without_route(self, log_offset: int, queue: Queue, as_of: int) -> Outcome:
-        """Undo a queue's refused route: a new queue goes again, others go without."""
-        if queue.created_at == as_of:
-            self._drop_queue(log_offset, queue)
-        else:
-            left = {n: value for n, value in queue.configs.items() if n not in FROM_SETTINGS}
-            changed = replace(queue, configs=left, changed_at=LogOffset(log_offset))
-            self._put_queue(log_offset, changed)
-            self._reroute(log_offset, queue, changed)
-        return crowded(queue.configs.get(FROM, ""), queue)
-
-    def _delete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        queue = self.state.queue_by_id(DeleteQueue.decode(envelope).queue_id)
-        if queue is None:
-            return _NO_QUEUE
-        self._drop_queue(log_offset, queue)
-        return Outcome(Code.NONE, queue=queue)
-
-    def _drop_queue(self, log_offset: int, queue: Queue) -> None:
-        self.state.drop_queue(queue)
-        self._announce_later(log_offset, queue.name)
-        mine = self._mine(queue.name, range(queue.wanted))
-        for index in mine:
-            self.state.drop_partition((queue.queue_id, index))
-        self._delays.drop(queue.queue_id, mine)
-        self._sweep_later(log_offset, queue.queue_id, -1)
-        if len(mine) < queue.wanted:
-            self._assign_later(log_offset, queue, 0)
-        self._reroute(log_offset, queue, None)
-
-    def _assign_partitions(
-        self, log_offset: int, envelope: Envelope, location: LogLocation
-    ) -> Outcome:
-        asked = AssignPartitions.decode(envelope)
-        queue_id, name, partitions, as_of, time_ms, routes, waits = asked
-        key = rows.assignment_key(queue_id)
-        data = self.state.get(key)
-        known_as_of, known = (-1, 0) if data is None else rows.decode_assignment(data)
-        if as_of <= known_as_of:
-            return Outcome(Code.NONE)  # told before, or a late one
-        if partitions:
-            mine = self._mine(name, range(partitions))
-            specs = {one.definer: one.spec for one in told_of(routes)}
-            if waits and self._routes.crowds(queue_id, mine, specs, as_of, others=b""):
-                return Outcome(Code.THROTTLING_QUOTA_EXCEEDED)  # asked again
-            self.state.add_partitions(queue_id, self._mine(name, range(known, partitions)))
-            self._routes.tell(queue_id, mine, told_of(routes), as_of)
-        else:
-            mine = self._mine(name, range(known))
-            for index in mine:
-                self.state.drop_partition((queue_id, index))
-            self._delays.drop(queue_id, mine)
-            self._sweep_later(log_offset, queue_id, -1)
-            forget_ms = time_ms + rows.TOMBSTONE_KEPT_MS
-            self.state.file(rows.retention_due_key(forget_ms, queue_id, rows.TOMBSTONE_INDEX))
-        self.state.put(key, rows.encode_assignment(as_of, partitions))
-        return Outcome(Code.NONE)
-
-    def _drop_tombstone(
-        self, log_offset: int, envelope: Envelope, location: LogLocation
-    ) -> Outcome:
-        """Drop a tombstone: no late command can bring the deleted queue back any more."""
-        key = rows.assignment_key(DropTombstone.decode(envelope).queue_id)
-        data = self.state.get(key)
-        if data is not None and rows.decode_assignment(data)[1] == 0:
-            self.state.put(key, None)
-        return Outcome(Code.NONE)
 
     # -- the shard
 
@@ -591,7 +289,3 @@ class Fold:
     def _claim(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         self.state.put(rows.TERM_KEY, Term(log_offset, Claim.decode(envelope).writer).encode())
         return Outcome(Code.NONE, log_offset)
-
-    def _producer_id(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        """Return a producer id unique for ever: no two commands share shard and log offset."""
-        return Outcome(Code.NONE, log_offset * self._shards + self._shard)

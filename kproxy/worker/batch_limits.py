@@ -9,7 +9,7 @@ from kproxy.metadata.queue_settings import SIZE, QueueSettings, settings_of
 from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import Setting
 from kproxy.routes.cutting import SHIP_FRAME_BYTES
-from kproxy.virtual.folds.routes import CONFIGS
+from kproxy.virtual.folds.route_definitions import CONFIGS
 
 
 def largest_batch(config: Config) -> tuple[int, str]:

@@ -21,7 +21,7 @@ from kproxy.loop.pace import slices
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
 from kproxy.metadata.cluster_view import Cluster
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
-from kproxy.metadata.levels import SECURITY_FROM, UNASKED_FROM, Level, Newest, Upgrades
+from kproxy.metadata.levels import Level, Newest, Upgrades
 from kproxy.routes.passages import Passages
 from kproxy.security.behalf import Signatures
 from kproxy.security.cache import SecurityCache
@@ -36,6 +36,7 @@ from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
 from kproxy.virtual.commands.access import Secure
+from kproxy.virtual.levels import SECURITY_FROM, UNASKED_FROM
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.access import SECURITY_SHARD
 from kproxy.virtual.rows.queues import Queue

@@ -83,15 +83,16 @@ class Member:
         self.link: Any = Link(topic, writer)
         self.holders: dict[int, ShardOwner] = {}
         self.cache = CatalogueCache(DictKv(), SHARDS, self.serving)
+        level = Level()
         voice = ClusterContext(
             link=self.link, shards=SHARDS, cache=self.cache, serving=self.serving,
-            settle=self.settle, tasks=self.tasks,
+            settle=self.settle, tasks=self.tasks, level=level,
         )  # fmt: skip
         self.command_router = CommandRouter(voice, now_ms)
         self.site: Any = SimpleNamespace(
             link=self.link, command_router=self.command_router, announce=lambda shard, claim: None,
             counters=Counters(),
-            level=Level(),
+            level=level,
         )  # fmt: skip
 
     async def settle(self) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from kproxy.cluster.catalogue_cache import outcome_key
 from kproxy.cluster.row_catalogue import SECURITY
+from kproxy.common.errors import Code
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import Credentials
 from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.levels import SECURITY_FROM
 from kproxy.virtual.rows.access import SECURITY_SHARD, user_name
 from tests.cluster.fakes import Member, Topic
 
@@ -163,3 +165,12 @@ async def test_a_new_owner_answers_once_what_was_asked_is_in_the_topic() -> None
     answer = [one.key for one in topic.records].index(outcome_key(asked.writer, asked.counter))
     await other.member.hear(answer)
     assert other.knows is None
+
+
+def test_a_command_above_the_level_in_force_is_not_sent_to_another_shard() -> None:
+    other = Worker(Topic(), 2)
+    other.member.site.level.value = SECURITY_FROM - 1
+    ticket = other.member.command_router.ask(SECURITY_SHARD, Secure({NAME: row(1)}).envelope())
+    assert ticket.error is not None
+    assert ticket.error.code == Code.UNSUPPORTED_VERSION
+    assert not other.member.link.sent

@@ -20,6 +20,7 @@ from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch, read_header
 from kproxy.store.rocks import RocksKv
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import ABORTED, Aborted
@@ -196,7 +197,7 @@ class Stored:
 
 
 def batch_row(offset: int) -> tuple[bytes, bytes]:
-    return rows.batch_key(*KEY, offset), rows.Batch(0, 0, 78, 0, 0, 0, 0, 0).encode()
+    return batch_rows.batch_key(*KEY, offset), batch_rows.Batch(0, 0, 78, 0, 0, 0, 0, 0).encode()
 
 
 def short_ones(behind_a_long_one: bool) -> dict[bytes, bytes | None]:

@@ -11,7 +11,7 @@ from kproxy.fetching import streamed_response
 from kproxy.fetching.streamed_response import Stored, StreamedResponse
 from kproxy.store import files
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows.queues import Batch, StoredBatch
+from kproxy.virtual.rows.batches import Batch, StoredBatch
 from tests.fakes import chunks_of
 
 SIZE = 200_000

@@ -9,7 +9,6 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.groups.upkeep.offset_expiry import _OFFSETS_MAX, OffsetExpiry
 from kproxy.metadata.catalogue import StateLookup
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.retention import _ROWS_AT_ONCE, Retention
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -21,6 +20,7 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.groups import decode_group, group_key
 from kproxy.virtual.rows.transactions import Participant

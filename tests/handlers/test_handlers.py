@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kproxy.common.errors import Code
 from kproxy.fetching import poll
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
@@ -20,6 +19,7 @@ from kproxy.routes.cutting import SHIP_FRAME_BYTES
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import RANGES, accept
 from kproxy.server.dispatch import answer as respond
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.worker.request import NextRequestSignal
 from kproxy.worker.worker import Worker
 from tests import bodies

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept, answer
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.worker.request import NextRequestSignal
 from tests.fakes import memory_worker
 from tests.handlers.test_handlers import Client

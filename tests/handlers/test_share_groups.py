@@ -8,9 +8,9 @@ import pytest
 
 from kproxy.common.errors import Code
 from kproxy.handlers.shares import offsets as share_offsets
-from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.shard.appends import outcomes_of
+from kproxy.virtual.levels import SHARES_FROM
 from tests import bodies
 from tests.handlers.test_handlers import Client
 

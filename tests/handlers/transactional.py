@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -15,6 +14,7 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.rows.transactions import Participant
 from kproxy.virtual.types import PartitionKey
 from tests.wire import batch

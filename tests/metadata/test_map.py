@@ -14,8 +14,8 @@ from kproxy.metadata.cluster_map import (
     shard_record,
 )
 from kproxy.metadata.cluster_view import ClusterMapView
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.responses import Broker
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.partitioner import shard_of
 
 ONE, TWO = Broker(1, "a", 9092), Broker(2, "b", 9092)

@@ -9,7 +9,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import QueueIds, StateLookup, home_of
 from kproxy.metadata.cluster_view import DirectoryUpgrades, open_identity
-from kproxy.metadata.levels import NEWEST
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.partitioner import name_fault, shard_of
 from kproxy.virtual.types import ShardId
 from tests.fakes import MemoryShard, memory_worker

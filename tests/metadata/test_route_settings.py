@@ -4,8 +4,9 @@ import pytest
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
-from kproxy.metadata.levels import ENCODINGS_FROM, ROUTES_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import DEFAULTS, VALUE_MAX, settings_of
+from kproxy.virtual.levels import ENCODINGS_FROM, ROUTES_FROM
 
 TO, FROM, FILTER = "kproxy.route.to", "kproxy.route.from", "kproxy.route.filter"
 UNROUTABLE, CONFIGS = "kproxy.route.unroutable", "kproxy.route.configs"

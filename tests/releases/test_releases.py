@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kproxy.metadata.levels import NEWEST
+from kproxy.virtual.levels import NEWEST
 from tests.forked import run_kproxy as kproxy
 from tests.harness import Served, eventually, run_java, served
 from tests.real_kafka import Kafka

@@ -37,7 +37,7 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue
 from kproxy.virtual.commands.records import Replace, Trim
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.rows.queues import Batch
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.types import PartitionKey
 from kproxy.worker.shards import OneShard
 from kproxy.worker.worker import Worker

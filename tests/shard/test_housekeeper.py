@@ -14,6 +14,8 @@ from kproxy.shard.opening import open_local
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import DeleteOffsets
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from tests.commands import command
@@ -132,7 +134,7 @@ async def test_only_who_serves_a_shard_sweeps_its_offsets(tmp_path: Path, servin
         await commit(shard, "g", 0)
         shard.serving = serving
         await sweep_commits(shard, QUEUES[0])
-        key = rows.offset_key("g", QUEUES[0], 0)
+        key = offset_rows.offset_key("g", QUEUES[0], 0)
         assert (shard.kv.get(key) is None) == serving
 
 
@@ -169,7 +171,7 @@ async def test_a_partition_trimmed_again_is_swept_from_where_it_was(tmp_path: Pa
             begun.clear()
             await keeper.round()
             swept = [key for key in begun if key[:1] == b"b"]
-            assert all(rows.batch_key_offset(key[:29]) >= number - 10 for key in swept)
+            assert all(batch_rows.batch_key_offset(key[:29]) >= number - 10 for key in swept)
         assert not list(scan(b"b", b"c"))
 
 

@@ -7,8 +7,9 @@ import structlog
 
 from kproxy.common.errors import KafkaError
 from kproxy.metadata import queue_settings
-from kproxy.metadata.levels import ARRIVAL_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.levels import ARRIVAL_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from tests.commands import command
 from tests.groups.test_offset_expiry import Stage, retain, start

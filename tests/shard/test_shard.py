@@ -19,7 +19,9 @@ from kproxy.store import files
 from kproxy.store.rocks import Checkpoint, RowsFailed
 from kproxy.store.segments import DamagedLog
 from kproxy.virtual.commands.envelope import COPY_BYTES, Envelope, Kind
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.commands.traits import TRAITS
+from kproxy.virtual.levels import OLDEST
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.groups import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
@@ -308,8 +310,20 @@ async def test_live_bytes_are_counted_exactly(tmp_path: Path) -> None:
         await keep(shard, lambda: not list(shard.kv.scan(b"x", b"y")))
         counted: dict[int, int] = {}
         for _, value in shard.kv.scan(b"b", b"c"):
-            entry = rows.decode_batch(value)
+            entry = batch_rows.decode_batch(value)
             framed = entry.length + COPY_BYTES
             counted[entry.segment] = counted.get(entry.segment, 0) + framed
         for segment in shard.segments.ids:
             assert shard.state.live_bytes(segment) == counted.get(segment, 0)
+
+
+async def test_nothing_above_the_level_in_force_is_appended(tmp_path: Path) -> None:
+    async with running(tmp_path) as shard:
+        for kind, traits in TRAITS.items():
+            shard.level.value = max(OLDEST, traits.level - 1)
+            if traits.level > OLDEST:
+                with pytest.raises(KafkaError) as refused:
+                    await shard.append([Envelope(kind)]).wait()
+                assert refused.value.code == Code.UNSUPPORTED_VERSION
+        assert shard.log.next_offset == 0
+        assert shard.refused_some

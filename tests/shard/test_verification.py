@@ -15,6 +15,8 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, WAITING_BATCHES
 from kproxy.virtual.rows.kinds import RowKind
@@ -110,7 +112,7 @@ def test_lost_data_that_was_on_disk_is_found(sound: Path, tmp_path: Path) -> Non
 
 
 def _batch_elsewhere(found: Rows) -> None:
-    found[rows.batch_key(*KEY, 5)] = rows.Batch(0, 300, 168, 0, 5, 1, 1, 1).encode()
+    found[batch_rows.batch_key(*KEY, 5)] = batch_rows.Batch(0, 300, 168, 0, 5, 1, 1, 1).encode()
 
 
 def _queue_without_name(found: Rows) -> None:
@@ -122,7 +124,7 @@ def _no_partition(found: Rows) -> None:
 
 
 def _offset_without_index(found: Rows) -> None:
-    found[rows.offset_by_queue_key(Q, 0, "g")] = None
+    found[offset_rows.offset_by_queue_key(Q, 0, "g")] = None
 
 
 def _live_bytes(found: Rows) -> None:

@@ -41,8 +41,7 @@ from kproxy.virtual.commands.shares import (
     ShareChange,
     ShareRuns,
 )
-from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.kinds import RowKind, swept_ranges
 from kproxy.virtual.rows.shares import FORWARD_TARGETS, RecordState, state_byte
 from kproxy.virtual.types import PartitionKey
 from tests.fakes import MemoryShard, refused_append
@@ -607,7 +606,7 @@ def test_rows_of_targets_go_with_their_sources(stage: Stage) -> None:
     stage.play()
     key = FORWARD_TARGETS.key(SOURCE, "g")
     assert FORWARD_TARGETS.decode(stage.shard.kv.rows[key]).target == (id_of(DLQ), 0)
-    ranges = list(share_rows.queue_ranges(SOURCE[0]))
+    ranges = list(swept_ranges(SOURCE[0]))
     assert sum(start <= key < end for start, end in ranges) == 1
     assert list(islice(stage.shard.kv.scan(*RowKind.FORWARDED.range()), 2))
 

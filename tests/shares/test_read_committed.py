@@ -7,7 +7,7 @@ import pytest
 
 from kproxy.protocol.batch import HEADER_BYTES
 from kproxy.shares import share_partition
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.kinds import RowKind
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
@@ -132,8 +132,8 @@ async def test_headers_that_an_older_kproxy_wrote_are_read_aside(
     left, end = await interleaved(client)
     shard: Any = client.worker.any_shard()
     for last, batch in list(shard.state.batches(initialise(client), 0, end)):
-        old = batch._replace(transaction=rows.NOT_SAID).encode()
-        shard.kv.write({rows.batch_key(*initialise(client), last): old})
+        old = batch._replace(transaction=batch_rows.NOT_SAID).encode()
+        shard.kv.write({batch_rows.batch_key(*initialise(client), last): old})
     seen = watched(client, monkeypatch)
     assert await consumed(client, min_bytes=2) == left
     assert seen

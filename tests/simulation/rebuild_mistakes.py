@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kproxy.shard.copier import Live
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex
 from kproxy.virtual import state as state_module
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
@@ -23,8 +23,8 @@ def unpublished(kind: RowKind) -> Mistake:
 
 def uncounted(kind: Kind) -> Mistake:
     """Pass over the batches of such commands in a rebuild."""
-    kinds = tuple(one for one in snapshot._CARRYING if one != kind)
-    return lambda patch: patch.setattr(snapshot, "_CARRYING", kinds)
+    kinds = tuple(one for one in reindex._CARRYING if one != kind)
+    return lambda patch: patch.setattr(reindex, "_CARRYING", kinds)
 
 
 def not_copied(kind: Kind) -> Mistake:

@@ -20,7 +20,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import Live, copy_of
 from kproxy.shard.housekeeper import Housekeeper
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex, snapshot
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
 from kproxy.virtual.commands.records import Compact
@@ -29,13 +29,15 @@ from kproxy.virtual.counts import counted
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.folds.carried import ALONE, SEVERAL
 from kproxy.virtual.outcome import LogLocation, Outcome
+from kproxy.virtual.reindex import Reindex, RowsDisagree
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Compaction
 from kproxy.virtual.rows.transactions import ABORTED
-from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
+from kproxy.virtual.snapshot import Anchors, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.commands import command
@@ -59,6 +61,7 @@ OF_QUEUES = b"kflASCMW"
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have looks for anchors remember the rows that they passed over after two batches."""
     monkeypatch.setattr(snapshot, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(reindex, "_ROWS_AT_ONCE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> LogLocation:
@@ -71,9 +74,9 @@ def as_rebuilt(data: bytes) -> bytes:
 
     A rebuild does not know that; a reader that needs it reads the batch.
     """
-    batch = rows.decode_batch(data)
-    if batch.transaction == rows.NO_TRANSACTION:
-        batch = batch._replace(transaction=rows.NOT_SAID)
+    batch = batch_rows.decode_batch(data)
+    if batch.transaction == batch_rows.NO_TRANSACTION:
+        batch = batch._replace(transaction=batch_rows.NOT_SAID)
     return batch.encode()
 
 
@@ -214,12 +217,12 @@ class Simulation:
         left = [key for key, batch in self.reachable() if batch.segment == segment]
         assert not left, f"not copied: {left}"
 
-    def reachable(self) -> Iterator[tuple[bytes, rows.Batch]]:
+    def reachable(self) -> Iterator[tuple[bytes, batch_rows.Batch]]:
         """Yield the owner's rows of batches that a reader can get to."""
         for key, value in self.owner.kv.scan(*RowKind.BATCH.range()):
             row = self.owner.state.partition(rows.partition_of(key))
-            if row is not None and rows.batch_key_offset(key) >= row.log_start:
-                yield key, rows.decode_batch(value)
+            if row is not None and batch_rows.batch_key_offset(key) >= row.log_start:
+                yield key, batch_rows.decode_batch(value)
 
     def compact(self) -> None:
         """Drop any records, of a partition that there may be."""
@@ -237,7 +240,7 @@ class Simulation:
                 while not records:
                     every = keyed_records(header, unpacked(body))
                     records = [record for record in every if self.rng.random() < 0.6]
-                generation = found.generation % rows.GENERATION_MAX + 1
+                generation = found.generation % batch_rows.GENERATION_MAX + 1
                 latest_ms = max(record.time_ms for record in records)
                 made = with_records(header, [record.data for record in records], latest_ms)
                 self.send(copy_of(key, last_offset, found, made, generation))
@@ -255,7 +258,7 @@ class Simulation:
         if dice < 0.4:
             self.late.append(envelope)
 
-    def bytes_of(self, found: rows.Batch) -> bytes:
+    def bytes_of(self, found: batch_rows.Batch) -> bytes:
         if found.copied:
             return bytes(self.owner.log[found.position - COPIED.size].body[COPIED.size :])
         return bytes(self.owner.log[found.position].body[: found.length])
@@ -325,7 +328,7 @@ class Simulation:
                 yield key, value
             elif key[:1] == b"b":
                 row = state.partition((QueueId(key[1:17]), int.from_bytes(key[17:21], "big")))
-                if row is not None and rows.batch_key_offset(key) >= row.log_start:
+                if row is not None and batch_rows.batch_key_offset(key) >= row.log_start:
                     yield key, as_rebuilt(value)
 
     def is_trimmed(self, state: State, aborted_key: bytes) -> bool:
@@ -455,14 +458,14 @@ def _no_voids(patch: pytest.MonkeyPatch) -> None:
 
 
 def _removals_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "remove_batch", lambda *removed: None)
+    patch.setattr(reindex, "remove_batch", lambda *removed: None)
 
 
 def _removals_are_not_judged(patch: pytest.MonkeyPatch) -> None:
     def remove(state: State, key: Any, last_offset: int, generation: int) -> None:
-        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(batch_rows.batch_key(*key, last_offset), None)
 
-    patch.setattr(snapshot, "remove_batch", remove)
+    patch.setattr(reindex, "remove_batch", remove)
 
 
 def _rebuilt_producers_are_never_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -478,7 +481,7 @@ def _rebuilt_producers_are_never_looked_at(patch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: Any) -> None:
     mistake(monkeypatch)
-    see(rebuilds(Simulation), range(2000), snapshot.RowsDisagree)  # one: by few
+    see(rebuilds(Simulation), range(2000), RowsDisagree)  # one: by few
 
 
 def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
@@ -499,7 +502,7 @@ def test_rows_and_a_log_that_do_not_fit_together_are_refused() -> None:
     reindex = Reindex(state, 0, 1)
     reindex.apply(1, owner.log[1], place_of(1, owner.log[1]))  # and the last is missing
     state.kv.write(state.drain())
-    with pytest.raises(snapshot.RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
+    with pytest.raises(RowsDisagree, match="ends at 1 in the log, at 2 in its row"):
         list(reindex.finish())
 
 

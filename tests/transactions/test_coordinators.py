@@ -17,7 +17,7 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.commands.transactions import Begin, Complete, End, Enlist, InitProducer
 from kproxy.virtual.outcome import Outcome
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import (
@@ -249,7 +249,7 @@ async def test_many_partitions_in_lots() -> None:
     assert [envelope.kind for _, envelope in cluster.landed].count(Kind.MARKER) == 7
     assert cluster.left(RowKind.PARTICIPANT) == cluster.left(RowKind.OPEN_TRANSACTION) == 0
     assert cluster.stable(1, keys[-1]) == (2, 2)
-    key = rows.batch_key(*keys[7], 1)
+    key = batch_rows.batch_key(*keys[7], 1)
     stored = {data[:12] for key, data in cluster.shards[1].kv.rows.items() if RowKind.BATCH.of(key)}
     assert cluster.shards[1].kv.get(key) is not None
     assert len(stored) == 1250 + 7, "one stored marker serves the partitions of a command"

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from kproxy.common.errors import CannotStart, Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.loop.threads import Stop
-from kproxy.metadata.levels import NEWEST, Level
+from kproxy.metadata.levels import Level
 from kproxy.upstream import (
     boundary,
     link,
@@ -40,6 +40,7 @@ from kproxy.upstream.rows_writer import NotPublished, RowsWriter
 from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import Topics
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.levels import NEWEST
 from tests.upstream.consumers import FakeConsumer
 from tests.upstream.test_topics import BYTES, UPSTREAM, Cluster, done
 

@@ -15,11 +15,13 @@ MERGING = {"get", "scan", "some", "keys_of", "live_bytes"}
 
 def readers_of_the_store() -> set[str]:
     """Return the methods of State that read written rows alone: for readers between two writes."""
-    tree = ast.parse((VIRTUAL / "state.py").read_text())
-    state = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "State")
+    layers = {"changes": "Changes", "cached_rows": "CachedRows", "state": "State"}
     found = {
         method.name
-        for method in state.body
+        for module, layer in layers.items()
+        for cls in ast.parse((VIRTUAL / f"{module}.py").read_text()).body
+        if isinstance(cls, ast.ClassDef) and cls.name == layer
+        for method in cls.body
         if isinstance(method, ast.FunctionDef) and method.name != "__init__"
         and "kv" in {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
     }  # fmt: skip

@@ -4,10 +4,14 @@ import json
 from collections.abc import Iterator
 
 from kproxy.virtual import snapshot
+from kproxy.virtual.reindex import Reindex
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Batch, Committed, Partition
+from kproxy.virtual.rows.offsets import Committed
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import (
     ABORTED,
     PENDING_BY_PARTITION,
@@ -21,7 +25,7 @@ from kproxy.virtual.rows.transactions import (
     TransactionalProducer,
     TransactionState,
 )
-from kproxy.virtual.snapshot import Anchors, Reindex, RowCapture
+from kproxy.virtual.snapshot import Anchors, RowCapture
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
@@ -46,7 +50,7 @@ def stored(batches: int, copied: int) -> Counted:
     kv = Counted()
     kv.write(
         {
-            rows.batch_key(*PARTITION, last_offset): Batch(
+            batch_rows.batch_key(*PARTITION, last_offset): Batch(
                 7, last_offset * 300, 200, 0, last_offset, (last_offset + 1) * 200, 1, 1,
                 last_offset < copied,
             ).encode()
@@ -64,7 +68,7 @@ def trim(kv: Counted, log_start: int, *, swept: bool) -> bytes:
     row.log_start = log_start
     kv.write({KEY: row.encode()})
     if swept:
-        kv.write({rows.batch_key(*PARTITION, offset): None for offset in range(log_start)})
+        kv.write({batch_rows.batch_key(*PARTITION, offset): None for offset in range(log_start)})
     return kv.rows[KEY]
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from kproxy.virtual.rows import queues as rows
-from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
@@ -38,7 +39,9 @@ class _Stepped(DictKv):
 
 def test_a_read_of_the_last_batch_looks_at_nothing_behind_it() -> None:
     kv, key = _Stepped(), (QUEUE, 0)
-    kv.write({rows.batch_key(*key, at): Batch(0, at, 1, 0, at, at, 0, 0).encode() for at in (0, 1)})
+    kv.write(
+        {batch_rows.batch_key(*key, at): Batch(0, at, 1, 0, at, at, 0, 0).encode() for at in (0, 1)}
+    )
     state = State(kv)
     assert [offset for offset, *_ in state.stored_batches(key, 1, 2)] == [1]
     assert kv.steps == 1

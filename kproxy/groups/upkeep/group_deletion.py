@@ -22,7 +22,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
 from kproxy.virtual.commands.offsets import DeleteOffsets, ExpireOffsets
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows.groups import GOING, GroupRow
 from kproxy.virtual.rows.transactions import PENDING_BY_PARTITION
 
@@ -99,7 +99,7 @@ class GroupDeletions:
 
     def _offsets(self, group: str, start: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Return the first offsets from `start`: one more than a command deletes, if any."""
-        first, end = rows.offset_range(group)
+        first, end = offset_rows.offset_range(group)
         return list(islice(self._shard.kv.scan(start or first, end), _OFFSETS_AT_ONCE + 1))
 
     def _pending(self, group: str, start: bytes = b"") -> list[bytes]:
@@ -140,8 +140,8 @@ class GroupDeletions:
             start = found.pop()[0]
             offsets = []
             for key, value in found:
-                queue_id, index = rows.partition_of_offset(key)
-                offsets.append((queue_id, index, rows.decode_committed(value).time_ms))
+                queue_id, index = offset_rows.partition_of_offset(key)
+                offsets.append((queue_id, index, offset_rows.decode_committed(value).time_ms))
             expiry = ExpireOffsets(group, head.version, False, offsets)
             code = await self._append(expiry.envelope(shard.level.value))
             if code:

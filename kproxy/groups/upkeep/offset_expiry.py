@@ -26,10 +26,10 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.offsets import ExpireOffsets
 from kproxy.virtual.rows import groups as group_rows
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows.groups import GroupRow, decode_group
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed
+from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
@@ -129,7 +129,7 @@ class OffsetExpiry(DueIndexScanner):
         staged = state.any_pending(group)
         async with aclosing(self._offsets(group)) as offsets:
             async for key, committed in offsets:
-                queue_id, index = rows.partition_of_offset(key)
+                queue_id, index = offset_rows.partition_of_offset(key)
                 queue = self._lookup.find_id(queue_id)
                 if queue is not None and (used is None or queue.name in used):
                     left = True
@@ -163,9 +163,9 @@ class OffsetExpiry(DueIndexScanner):
 
     async def _offsets(self, group: str) -> AsyncGenerator[tuple[bytes, Committed], None]:
         """Yield a group's offsets, from where its last scan ended. Other tasks run in between."""
-        start, end = rows.offset_range(group)
+        start, end = offset_rows.offset_range(group)
         start = self._begun.get(group, start)  # RocksDB would step over what was deleted
         async with aclosing(scanned(self._shard.kv.scan, start, end, _PAUSE)) as lots:
             async for found in lots:
                 for key, value in found:
-                    yield key, rows.decode_committed(value)
+                    yield key, offset_rows.decode_committed(value)

@@ -13,7 +13,8 @@ from kproxy.protocol.codecs import memory_of
 from kproxy.protocol.records import record_times
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
-from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.types import PartitionKey
 
 _TIMES = range(-(1 << 63), 1 << 63)

@@ -9,10 +9,10 @@ import anyio
 
 from kproxy.common.errors import Code
 from kproxy.handlers.common.needs import Queues
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.shard.appends import outcomes_of
 from kproxy.transactions.beginnings import Enlisting
 from kproxy.virtual.commands.transactions import ASKS_ONLY
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 
@@ -64,6 +64,6 @@ async def take_part(worker: Queues, asked: Enlisting, *, enlists: bool) -> Code:
     return code
 
 
-async def _asked(worker: Worker, asked: Enlisting, home: int, version: int) -> list[Outcome]:
+async def _asked(worker: Queues, asked: Enlisting, home: int, version: int) -> list[Outcome]:
     enlistments = asked.enlists(version, worker.now_ms())
     return await outcomes_of([worker.routes.ask(home, one) for one in enlistments])

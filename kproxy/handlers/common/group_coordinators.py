@@ -3,7 +3,7 @@
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.common.needs import GroupNeeds
-from kproxy.metadata.levels import SHARES_FROM
+from kproxy.virtual.levels import SHARES_FROM
 
 
 def coordinator_of(worker: GroupNeeds, group: str, *, named: bool = True) -> Coordinator:

@@ -13,7 +13,7 @@ from anyio import move_on_after
 from kproxy.common.errors import KafkaError
 from kproxy.handlers.common.needs import Queues
 from kproxy.loop.pace import Pace, slices
-from kproxy.virtual.folds.routes import FROM
+from kproxy.virtual.folds.route_definitions import FROM
 
 _KNOWN_S = 5.0
 _AT_ONCE = 500

@@ -10,7 +10,7 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.routes.rights import may_read, may_write
 from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
-from kproxy.virtual.folds.routes import (
+from kproxy.virtual.folds.route_definitions import (
     CONFIGS,
     FROM,
     FROM_SETTINGS,

@@ -18,7 +18,7 @@ from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
 from kproxy.metadata.group_settings import COPIES_RECORD, DEAD_LETTERS
-from kproxy.metadata.levels import WAITS_FROM, Level
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import (
     BROKER,
     BROKER_LOGGER,
@@ -34,6 +34,7 @@ from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.security.acls import Op
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue
+from kproxy.virtual.levels import WAITS_FROM
 from kproxy.virtual.rows.queues import Queue
 from kproxy.worker.request import Request
 

@@ -10,8 +10,8 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import SETTINGS
-from kproxy.metadata.levels import SHARES_FROM
 from kproxy.virtual.commands.group_settings import ConfigureGroup
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.group_settings import decode_group_configs
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)

@@ -21,7 +21,7 @@ from kproxy.protocol.responses import (
 )
 from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.types import QueueId
 from kproxy.worker.request import Request
 
@@ -124,7 +124,7 @@ async def _committed(
     return answer
 
 
-def _offset(index: int, row: rows.Committed | None, code: Code = Code.NONE) -> FetchedOffset:
+def _offset(index: int, row: offset_rows.Committed | None, code: Code = Code.NONE) -> FetchedOffset:
     if row is None:
         return FetchedOffset(index, code)
     return FetchedOffset(index, code, row.offset, row.leader_epoch, row.metadata)
@@ -143,13 +143,13 @@ async def _all_committed(
     def scan(start: bytes, end: bytes) -> Iterator[Row]:
         return worker.coordinated(group).state.kv.scan(start, end)
 
-    async for found in scanned(scan, *rows.offset_range(group)):
+    async for found in scanned(scan, *offset_rows.offset_range(group)):
         for key, value in found:
-            partition = queue_id, index = rows.partition_of_offset(key)
+            partition = queue_id, index = offset_rows.partition_of_offset(key)
             if stable and worker.coordinated(group).state.any_pending(group, partition):
                 part = _offset(index, None, Code.UNSTABLE_OFFSET_COMMIT)
             else:
-                part = _offset(index, rows.decode_committed(value))
+                part = _offset(index, offset_rows.decode_committed(value))
             by_queue.setdefault(queue_id, []).append(part)
             if budget.add(_PART_BYTES):
                 await budget.step()

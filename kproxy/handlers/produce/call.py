@@ -23,7 +23,6 @@ from kproxy.handlers.produce.inspection import (
     split_at_once,
 )
 from kproxy.handlers.produce.transactions import Refusals, takes_part
-from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.protocol.batch import (
     HEADER_BYTES,
@@ -43,6 +42,7 @@ from kproxy.shard.appends import TICKET_MAX, Appends
 from kproxy.shard.shard import Shard
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.levels import PRODUCERS_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import INTERNAL_TOPICS
 from kproxy.virtual.rows.queues import Queue

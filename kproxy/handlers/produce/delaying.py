@@ -4,12 +4,12 @@ from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split
 from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.metadata.delay_settings import RECORDS_MAX
-from kproxy.metadata.levels import PRODUCERS_FROM
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.levels import PRODUCERS_FROM
 from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
 

@@ -22,7 +22,7 @@ from kproxy.protocol.record_runs import body_runs
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
 from kproxy.routes.cutting import RECORD_MAX
-from kproxy.virtual.folds.routes import TO
+from kproxy.virtual.folds.route_definitions import TO
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request

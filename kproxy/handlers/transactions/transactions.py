@@ -16,7 +16,6 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.handlers.common.permitted import need_transaction
 from kproxy.log.base import Ticket
-from kproxy.metadata.levels import TRANSACTIONS_FROM
 from kproxy.protocol.varint import Superseded
 from kproxy.security.acls import Op
 from kproxy.shard.appends import append, outcomes_of
@@ -24,6 +23,7 @@ from kproxy.shard.shard import Shard
 from kproxy.transactions.beginnings import Enlisting
 from kproxy.transactions.coordinator import TransactionCoordinator
 from kproxy.virtual.commands.transactions import End, InitProducer
+from kproxy.virtual.levels import TRANSACTIONS_FROM
 from kproxy.virtual.partitioner import INTERNAL_TOPICS, shard_of
 from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
@@ -207,7 +207,7 @@ async def _take_part(worker: TransactionNeeds, request: Request, asked: Enlistin
 
 
 def _begin_elsewhere(
-    worker: Worker, coordinator: Shard, asked: Enlisting, number: int
+    worker: TransactionNeeds, coordinator: Shard, asked: Enlisting, number: int
 ) -> list[Ticket]:
     """Tell all other shards who takes part, and give the tickets of that."""
     begins = asked.begins(1, number, worker.now_ms())

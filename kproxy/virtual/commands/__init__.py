@@ -4,7 +4,8 @@
 meaning of a form that was written. There is a module for each family.
 
 To add a kind: add it to `Kind`, write its class here, and its method in the fold. `of_kind` asks
-for its traits; `tests/virtual/commands/test_commands.py` holds each kind against them.
+for its traits and its level; `tests/virtual/commands/test_commands.py` holds each kind against
+them. A form (`forms`) gives its bytes, unless it is hot or carries batches.
 
 Classes are named tuples: frozen, and three times as fast to make as frozen dataclasses (measured).
 """

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.levels import DELAYS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
@@ -53,7 +54,7 @@ def _spans(body: bytes | memoryview, at: int, count: int) -> list[Span]:
 
 
 @of_kind(
-    Kind.LATER, DiskUse.ORDINARY, _weight_of_later,
+    Kind.LATER, DiskUse.ORDINARY, _weight_of_later, level=DELAYS_FROM,
     publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.DELAY),
 )  # fmt: skip
 class Later(NamedTuple):
@@ -117,7 +118,7 @@ def _weight_of_due(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.DUE, DiskUse.MODEST, _weight_of_due,
+    Kind.DUE, DiskUse.MODEST, _weight_of_due, level=DELAYS_FROM,
     publishes=(RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.DELAY),
 )  # fmt: skip
 class Due(NamedTuple):

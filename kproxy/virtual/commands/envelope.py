@@ -112,15 +112,9 @@ class Envelope:
 
     def head(self) -> bytes:
         return HEAD.pack(
-            self.kind,
-            FORM,
-            self.queue_id,
-            self.partition,
-            self.number,
-            self.time_ms,
-            self.writer,
+            self.kind, FORM, self.queue_id, self.partition, self.number, self.time_ms, self.writer,
             self.counter,
-        )
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Envelope({Kind(self.kind).name}, {self.queue_id.hex()}-{self.partition})"
@@ -136,15 +130,9 @@ def decode(data: bytes | memoryview, position: int = 0) -> Envelope:
     if form != FORM:
         raise ValueError(f"an envelope has form {form}; this kproxy reads form {FORM}")
     return Envelope(
-        kind,
-        QueueId(queue_id),
-        partition,
-        number=number,
-        time_ms=time_ms,
-        body=bytes(data[position + HEAD_BYTES :]),
-        writer=writer,
-        counter=counter,
-    )
+        kind, QueueId(queue_id), partition, number=number, time_ms=time_ms,
+        body=bytes(data[position + HEAD_BYTES :]), writer=writer, counter=counter,
+    )  # fmt: skip
 
 
 def record_key(envelope: Envelope) -> bytes:

@@ -3,15 +3,18 @@
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from kproxy.virtual.commands.bodies import body_of, values_of
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, turn
+from kproxy.virtual.levels import BINARY_FROM, OLDEST
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.groups import Rows
 from kproxy.virtual.rows.kinds import RowKind
 
 
-@of_kind(Kind.GROUP, DiskUse.MODEST, by_items, publishes=(RowKind.GROUP, RowKind.MEMBER))
+@of_kind(
+    Kind.GROUP, DiskUse.MODEST, by_items, level=OLDEST, publishes=(RowKind.GROUP, RowKind.MEMBER)
+)
 class ChangeGroup(NamedTuple):
     """A group as its coordinator decided it; without effect if the group is not `after` any more.
 
@@ -46,7 +49,7 @@ class ChangeGroup(NamedTuple):
             "members": members,
             "values": values,
         }
-        packed = level >= group_rows.PACKED_FROM
+        packed = level >= BINARY_FROM
         body = yield from group_rows.encode_change(said, rows, packed=packed)
         return Envelope(Kind.GROUP, time_ms=time_ms, body=body)
 
@@ -54,25 +57,16 @@ class ChangeGroup(NamedTuple):
     def decode(envelope: Envelope) -> "ChangeGroup":
         values, rows = group_rows.decode_change(bytes(envelope.body))
         return ChangeGroup(
-            values["group"],
-            values["after"],
-            values["kind"],
-            values["members"],
-            values["values"],
-            rows,
-            envelope.time_ms,
-        )
+            values["group"], values["after"], values["kind"], values["members"], values["values"],
+            rows, envelope.time_ms,
+        )  # fmt: skip
 
 
-@of_kind(Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, publishes=(RowKind.GROUP, RowKind.OFFSET))
-class DeleteGroup(NamedTuple):
+@of_kind(
+    Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, level=OLDEST,
+    publishes=(RowKind.GROUP, RowKind.OFFSET), json="group",
+)  # fmt: skip
+class DeleteGroup(Command):
     """An empty group goes, with its offsets."""
 
     group: str
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DELETE_GROUP, body=body_of(group=self.group))
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DeleteGroup":
-        return DeleteGroup(values_of(envelope)["group"])

@@ -6,25 +6,23 @@ Lengths: group, member (uint16 each), an offset's metadata (uint32); all integer
 
 import json
 import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.fields import Fields, pack_name, read_name
+from kproxy.virtual.levels import BINARY_FROM, OLDEST, ORDERED_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
 
-BINARY_FROM = 2
-"""The level from which bodies are binary."""
-ORDERED_FROM = 8
-"""The level from which a committed offset keeps the log offset of its commit."""
 _JSON = ord("{")
 _FORM = 1
 _ORDERED = 2  # the form of a COMMIT whose offsets keep its log offset; laid out as the first
-_LENGTH = struct.Struct(">H")
-_COUNT = struct.Struct(">I")
+_DELETION = Fields("BNIR")  # form, group, how many partitions
 _PARTITION = struct.Struct(">16sI")
-_EXPIRE = struct.Struct(">q?I")  # version, nothing left, how many offsets
+_EXPIRY = Fields("BNq?IR")  # form, group, version, nothing left, how many offsets
 _EXPIRED = struct.Struct(">16sIq")  # queue, partition, time (ms)
 _COMMIT = struct.Struct(">iI")  # epoch, how many offsets
 _OFFSET = struct.Struct(">16sIqi?I")  # queue, partition, offset, leader epoch, deny, metadata bytes
@@ -45,7 +43,31 @@ class OffsetCommit(NamedTuple):
         return self.queue_id, self.partition
 
 
-@of_kind(Kind.COMMIT, DiskUse.MODEST, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+def pack_offsets(offsets: Iterable[OffsetCommit]) -> bytes:
+    """Return the offsets of a commit, one after another."""
+    parts: list[bytes] = []
+    pack = _OFFSET.pack
+    for queue_id, partition, offset, leader_epoch, metadata, deny in offsets:
+        data = metadata.encode()
+        parts += (pack(queue_id, partition, offset, leader_epoch, deny, len(data)), data)
+    return b"".join(parts)
+
+
+def read_offsets(body: bytes, at: int, count: int) -> list[OffsetCommit]:
+    """Return so many offsets, as `pack_offsets` has packed them."""
+    offsets, unpack, size = [], _OFFSET.unpack_from, _OFFSET.size
+    for _ in range(count):
+        queue_id, partition, offset, leader_epoch, deny, length = unpack(body, at)
+        at += size
+        metadata = body[at : at + length].decode() if length else ""
+        at += length
+        offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
+    return offsets
+
+
+@of_kind(
+    Kind.COMMIT, DiskUse.MODEST, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class CommitOffsets(NamedTuple):
     """A member of a group, or nobody (epoch below 0), commits offsets.
 
@@ -61,74 +83,45 @@ class CommitOffsets(NamedTuple):
 
     def envelope(self, level: int) -> Envelope:
         """Return the envelope as this level has it."""
-        return Envelope(Kind.COMMIT, time_ms=self.time_ms, body=self._encode(level))
-
-    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
-            return self._json()
-        form = _ORDERED if level >= ORDERED_FROM else _FORM
-        parts = [bytes([form]), _text(self.group), _text(self.member)]
-        parts.append(_COMMIT.pack(self.epoch, len(self.offsets)))
-        pack = _OFFSET.pack
-        for queue_id, partition, offset, leader_epoch, metadata, deny in self.offsets:
-            data = metadata.encode()
-            parts += (pack(queue_id, partition, offset, leader_epoch, deny, len(data)), data)
-        return b"".join(parts)
-
-    def _json(self) -> bytes:
-        values = {
-            "group": self.group,
-            "member": self.member,
-            "epoch": self.epoch,
-            "offsets": [[o.queue_id.hex(), *o[1:]] for o in self.offsets],
-        }
-        return _dumps(values)
+            said = {"group": self.group, "member": self.member, "epoch": self.epoch}
+            body = _dumps(said | {"offsets": [[o.queue_id.hex(), *o[1:]] for o in self.offsets]})
+        else:
+            form = bytes([_ORDERED if level >= ORDERED_FROM else _FORM])
+            head = form + pack_name(self.group) + pack_name(self.member)
+            count = _COMMIT.pack(self.epoch, len(self.offsets))
+            body = b"".join((head, count, pack_offsets(self.offsets)))
+        return Envelope(Kind.COMMIT, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "CommitOffsets":
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        return _decode_commit(bytes(envelope.body), envelope.time_ms)
-
-
-def _decode_commit(body: bytes, time_ms: int) -> CommitOffsets:
-    if body[0] == _JSON:
-        return _commit_of(json.loads(body), time_ms)
-    ordered = body[0] == _ORDERED
-    if not ordered:
-        _check(body)
-    group, at = _text_at(body, 1)
-    member, at = _text_at(body, at)
-    epoch, count = _COMMIT.unpack_from(body, at)
-    at += _COMMIT.size
-    offsets = []
-    unpack, size = _OFFSET.unpack_from, _OFFSET.size
-    for _ in range(count):
-        queue_id, partition, offset, leader_epoch, deny, length = unpack(body, at)
-        at += size
-        metadata = body[at : at + length].decode() if length else ""
-        at += length
-        offsets.append(OffsetCommit(queue_id, partition, offset, leader_epoch, metadata, deny))
-    return CommitOffsets(group, member, epoch, offsets, time_ms, ordered)
+        body = bytes(envelope.body)
+        if body[0] == _JSON:
+            return _commit_of(json.loads(body), envelope.time_ms)
+        ordered = body[0] == _ORDERED
+        if not ordered:
+            _check(body)
+        group, at = read_name(body, 1)
+        member, at = read_name(body, at)
+        epoch, count = _COMMIT.unpack_from(body, at)
+        offsets = read_offsets(body, at + _COMMIT.size, count)
+        return CommitOffsets(group, member, epoch, offsets, envelope.time_ms, ordered)
 
 
 def _commit_of(values: dict[str, Any], time_ms: int) -> CommitOffsets:
     """Return a commit of the first logs: it names no member and allows or denies no rewind."""
-    return CommitOffsets(
-        values["group"],
-        values.get("member", ""),
-        values.get("epoch", -1),
-        [
-            OffsetCommit(
-                QueueId(bytes.fromhex(queue_hex)), partition, offset, leader_epoch, metadata,
-                bool(more and more[0]),
-            )
-            for queue_hex, partition, offset, leader_epoch, metadata, *more in values["offsets"]
-        ],
-        time_ms,
-    )  # fmt: skip
+    offsets = [
+        OffsetCommit._make(
+            (QueueId(bytes.fromhex(queue_hex)), *more[:4], bool(more[4:] and more[4]))
+        )
+        for queue_hex, *more in values["offsets"]
+    ]
+    member, epoch = values.get("member", ""), values.get("epoch", -1)
+    return CommitOffsets(values["group"], member, epoch, offsets, time_ms)
 
 
-@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET,))
+@of_kind(Kind.DELETE_OFFSETS, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET,))
 class DeleteOffsets(NamedTuple):
     """A group's committed offsets of these partitions go, whatever they are.
 
@@ -140,37 +133,30 @@ class DeleteOffsets(NamedTuple):
 
     def envelope(self, level: int) -> Envelope:
         """Return the envelope as this level has it."""
-        return Envelope(Kind.DELETE_OFFSETS, body=self._encode(level))
-
-    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
-            return _dumps({
-                "group": self.group, "partitions": [[q.hex(), i] for q, i in self.partitions],
-            })  # fmt: skip
-        parts = [bytes([_FORM]), _text(self.group), _COUNT.pack(len(self.partitions))]
-        parts += [_PARTITION.pack(*key) for key in self.partitions]
-        return b"".join(parts)
+            keys = [[queue_id.hex(), index] for queue_id, index in self.partitions]
+            body = _dumps({"group": self.group, "partitions": keys})
+        else:
+            items = b"".join([_PARTITION.pack(*key) for key in self.partitions])
+            body = _DELETION.pack(_FORM, self.group, len(self.partitions), items)
+        return Envelope(Kind.DELETE_OFFSETS, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "DeleteOffsets":
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        return _decode_deletion(bytes(envelope.body))
+        body = bytes(envelope.body)
+        if body[0] == _JSON:
+            values = json.loads(body)
+            keys = [(QueueId(bytes.fromhex(q)), index) for q, index in values["partitions"]]
+            return DeleteOffsets(values["group"], keys)
+        _check(body)
+        _, group, _, items = _DELETION.read(body, 0)
+        return DeleteOffsets(group, [(QueueId(q), i) for q, i in _PARTITION.iter_unpack(items)])
 
 
-def _decode_deletion(body: bytes) -> DeleteOffsets:
-    if body[0] == _JSON:
-        values = json.loads(body)
-        keys = [(QueueId(bytes.fromhex(q)), index) for q, index in values["partitions"]]
-        return DeleteOffsets(values["group"], keys)
-    _check(body)
-    group, at = _text_at(body, 1)
-    (count,) = _COUNT.unpack_from(body, at)
-    start = at + _COUNT.size
-    found = _PARTITION.iter_unpack(body[start : start + count * _PARTITION.size])
-    return DeleteOffsets(group, [(QueueId(queue_id), index) for queue_id, index in found])
-
-
-@of_kind(Kind.EXPIRE, DiskUse.ALWAYS, by_items, publishes=(RowKind.OFFSET, RowKind.GROUP))
+@of_kind(
+    Kind.EXPIRE, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
+)
 class ExpireOffsets(NamedTuple):
     """Offsets expire, if they are as old as when a group of version `after` was looked at.
 
@@ -185,39 +171,30 @@ class ExpireOffsets(NamedTuple):
 
     def envelope(self, level: int) -> Envelope:
         """Return the envelope as this level has it."""
-        return Envelope(Kind.EXPIRE, number=self.again_ms, body=self._encode(level))
-
-    def _encode(self, level: int) -> bytes:
         if level < BINARY_FROM:
-            return _dumps({
-                "group": self.group, "after": self.after, "nothing_left": self.nothing_left,
-                "offsets": [[q.hex(), *more] for q, *more in self.offsets],
-            })  # fmt: skip
-        parts = [bytes([_FORM]), _text(self.group)]
-        parts.append(_EXPIRE.pack(self.after, self.nothing_left, len(self.offsets)))
-        parts += [_EXPIRED.pack(*offset) for offset in self.offsets]
-        return b"".join(parts)
+            said = {"group": self.group, "after": self.after, "nothing_left": self.nothing_left}
+            body = _dumps(said | {"offsets": [[q.hex(), *more] for q, *more in self.offsets]})
+        else:
+            items = b"".join([_EXPIRED.pack(*offset) for offset in self.offsets])
+            numbers = self.after, self.nothing_left, len(self.offsets)
+            body = _EXPIRY.pack(_FORM, self.group, *numbers, items)
+        return Envelope(Kind.EXPIRE, number=self.again_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ExpireOffsets":
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        return _decode_expiry(bytes(envelope.body), envelope.number)
-
-
-def _decode_expiry(body: bytes, again_ms: int) -> ExpireOffsets:
-    if body[0] == _JSON:
-        values = json.loads(body)
-        offsets = [(QueueId(bytes.fromhex(q)), i, time_ms) for q, i, time_ms in values["offsets"]]
-        return ExpireOffsets(
-            values["group"], values["after"], bool(values["nothing_left"]), offsets, again_ms
-        )
-    _check(body)
-    group, at = _text_at(body, 1)
-    after, nothing_left, count = _EXPIRE.unpack_from(body, at)
-    start = at + _EXPIRE.size
-    found = _EXPIRED.iter_unpack(body[start : start + count * _EXPIRED.size])
-    offsets = [(QueueId(queue_id), index, time_ms) for queue_id, index, time_ms in found]
-    return ExpireOffsets(group, after, nothing_left, offsets, again_ms)
+        body = bytes(envelope.body)
+        if body[0] == _JSON:
+            values = json.loads(body)
+            offsets = [(QueueId(bytes.fromhex(q)), *more) for q, *more in values["offsets"]]
+            group, after, nothing_left = values["group"], values["after"], values["nothing_left"]
+        else:
+            _check(body)
+            _, group, after, nothing_left, _, items = _EXPIRY.read(body, 0)
+            offsets = [
+                (QueueId(queue_id), *more) for queue_id, *more in _EXPIRED.iter_unpack(items)
+            ]
+        return ExpireOffsets(group, after, bool(nothing_left), offsets, envelope.number)
 
 
 def _dumps(values: dict[str, Any]) -> bytes:
@@ -227,15 +204,3 @@ def _dumps(values: dict[str, Any]) -> bytes:
 def _check(body: bytes) -> None:
     if body[0] != _FORM:
         raise later_form("a command's body", body[0])
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _LENGTH.pack(len(data)) + data
-
-
-def _text_at(body: bytes, at: int) -> tuple[str, int]:
-    """Return text and the position behind it."""
-    start = at + _LENGTH.size
-    end = start + _LENGTH.unpack_from(body, at)[0]
-    return body[start:end].decode(), end

@@ -7,11 +7,11 @@ has another time, and stays.
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one
-from kproxy.virtual.rows.forms import later_form
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.levels import OLDEST, PRODUCERS_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey
 
@@ -27,9 +27,10 @@ def _weight(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.FORGET_PRODUCERS, DiskUse.ALWAYS, _weight, publishes=(RowKind.PARTITION, RowKind.PRODUCER)
-)
-class ForgetProducers(NamedTuple):
+    Kind.FORGET_PRODUCERS, DiskUse.ALWAYS, _weight, level=PRODUCERS_FROM,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER), head="key", body="producers:(qQ)",
+)  # fmt: skip
+class ForgetProducers(Command):
     """Producers of a partition, as (id, `producer_rows.used_ms_of` its row), were not used since.
 
     The outcome's number is how many were forgotten: one with an open transaction is not.
@@ -38,27 +39,7 @@ class ForgetProducers(NamedTuple):
     key: PartitionKey
     producers: Sequence[tuple[int, int]]
 
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + b"".join(_PRODUCER.pack(*one) for one in self.producers)
-        return Envelope(Kind.FORGET_PRODUCERS, *self.key, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "ForgetProducers":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = bytes(envelope.body)
-        if body[0] != _FORM:
-            raise later_form("a command FORGET_PRODUCERS", body[0])
-        key = envelope.queue_id, envelope.partition
-        return ForgetProducers(key, list(_PRODUCER.iter_unpack(body[1:])))
-
-
-@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, one)
-class AllocateProducerId(NamedTuple):
+@of_kind(Kind.PRODUCER_ID, DiskUse.ORDINARY, level=OLDEST)
+class AllocateProducerId(Command):
     """A producer id that nobody has had."""
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.PRODUCER_ID)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "AllocateProducerId":
-        return AllocateProducerId()

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from kproxy.virtual.commands.bodies import body_of, values_of
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one, turn
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 
@@ -38,13 +39,10 @@ def _weight_of_assignment(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.CREATE,
-    DiskUse.ORDINARY,
-    _weight_of_create,
-    publishes=_QUEUE_ROWS,
-    answered_across_workers=True,
-)
-class CreateQueue(NamedTuple):
+    Kind.CREATE, DiskUse.ORDINARY, _weight_of_create, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id", json="name partitions configs unasked?",
+)  # fmt: skip
+class CreateQueue(Command):
     """A new queue, in its home shard. `unasked` (`rows.Queue`) needs the level UNASKED_FROM."""
 
     queue_id: QueueId
@@ -53,43 +51,24 @@ class CreateQueue(NamedTuple):
     configs: dict[str, str]
     unasked: bool = False
 
-    def envelope(self) -> Envelope:
-        more = {"unasked": True} if self.unasked else {}
-        body = body_of(name=self.name, partitions=self.partitions, configs=self.configs, **more)
-        return Envelope(Kind.CREATE, self.queue_id, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "CreateQueue":
-        values = values_of(envelope)
-        return CreateQueue(
-            envelope.queue_id, values["name"], values["partitions"], values["configs"],
-            values.get("unasked", False),
-        )  # fmt: skip
-
 
 @of_kind(
-    Kind.GROW,
-    DiskUse.ORDINARY,
-    _weight_of_grow,
-    publishes=_QUEUE_ROWS,
-    answered_across_workers=True,
-)
-class GrowQueue(NamedTuple):
+    Kind.GROW, DiskUse.ORDINARY, _weight_of_grow, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id number=partitions",
+)  # fmt: skip
+class GrowQueue(Command):
     """A queue gets more partitions: so many in all."""
 
     queue_id: QueueId
     partitions: int
 
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.GROW, self.queue_id, number=self.partitions)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "GrowQueue":
-        return GrowQueue(envelope.queue_id, envelope.number)
-
-
-@of_kind(Kind.CONFIGURE, DiskUse.MODEST, turn, publishes=_QUEUE_ROWS, answered_across_workers=True)
-class ConfigureQueue(NamedTuple):
+@of_kind(
+    Kind.CONFIGURE, DiskUse.MODEST, turn, level=OLDEST, publishes=_QUEUE_ROWS,
+    answered_across_workers=True, head="queue_id",
+    json="set=given drop=dropped all=replace_all waits?",
+)  # fmt: skip
+class ConfigureQueue(Command):
     """A queue's settings change; `replace_all` drops those that are not given.
 
     `waits`: refused, or put off, where a partition has no room for the epoch of a route that it
@@ -102,59 +81,31 @@ class ConfigureQueue(NamedTuple):
     replace_all: bool
     waits: bool = False
 
-    def envelope(self) -> Envelope:
-        more = {"waits": True} if self.waits else {}
-        body = body_of(set=self.given, drop=self.dropped, all=self.replace_all, **more)
-        return Envelope(Kind.CONFIGURE, self.queue_id, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "ConfigureQueue":
-        values = values_of(envelope)
-        return ConfigureQueue(
-            envelope.queue_id, values["set"], values["drop"], values["all"],
-            values.get("waits", False),
-        )  # fmt: skip
-
 
 @of_kind(
-    Kind.DELETE,
-    DiskUse.ALWAYS,
-    turn,
+    Kind.DELETE, DiskUse.ALWAYS, turn, level=OLDEST,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
-    answered_across_workers=True,
-)
-class DeleteQueue(NamedTuple):
+    answered_across_workers=True, head="queue_id",
+)  # fmt: skip
+class DeleteQueue(Command):
     """A queue goes, with its records."""
 
     queue_id: QueueId
 
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DELETE, self.queue_id)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DeleteQueue":
-        return DeleteQueue(envelope.queue_id)
-
 
 @of_kind(
-    Kind.ASSIGN_PARTITIONS,
-    DiskUse.ALWAYS,
-    _weight_of_assignment,
-    publishes=(
-        RowKind.PARTITION,
-        RowKind.SWEEP_QUEUE,
-        RowKind.ASSIGNMENT,
-        RowKind.COMPACTION,
-        RowKind.ROUTE,
-        RowKind.DELAY,
-    ),
-    answered_across_workers=True,
-)
-class AssignPartitions(NamedTuple):
+    Kind.ASSIGN_PARTITIONS, DiskUse.ALWAYS, _weight_of_assignment, level=OLDEST,
+    publishes=(RowKind.PARTITION, RowKind.SWEEP_QUEUE, RowKind.ASSIGNMENT, RowKind.COMPACTION,
+               RowKind.ROUTE, RowKind.DELAY),
+    answered_across_workers=True, head="queue_id number=as_of time_ms",
+    json="name partitions routes? waits?",
+)  # fmt: skip
+class AssignPartitions(Command):
     """A home shard tells another shard how many partitions its queue has; 0: it is deleted.
 
     `as_of`: the log offset in the home shard at which that was decided. `routes`: all routes from
-    the queue (`route_fold.to_tell`). `waits`: as in CONFIGURE, put off where there is no room.
+    the queue (`route_definitions.to_tell`). `waits`: as in CONFIGURE, put off where there is no
+    room.
     """
 
     queue_id: QueueId
@@ -165,43 +116,13 @@ class AssignPartitions(NamedTuple):
     routes: Sequence[Sequence[Any]] = ()
     waits: bool = False
 
-    def envelope(self) -> Envelope:
-        more: dict[str, Any] = {"routes": self.routes} if self.routes else {}
-        if self.waits:
-            more["waits"] = True
-        body = body_of(name=self.name, partitions=self.partitions, **more)
-        return Envelope(
-            Kind.ASSIGN_PARTITIONS,
-            self.queue_id,
-            number=self.as_of,
-            time_ms=self.time_ms,
-            body=body,
-        )
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "AssignPartitions":
-        values = values_of(envelope)
-        return AssignPartitions(
-            envelope.queue_id,
-            values["name"],
-            values["partitions"],
-            envelope.number,
-            envelope.time_ms,
-            values.get("routes", ()),
-            values.get("waits", False),
-        )
-
-
-_REFUSED = b"\1"
-
 
 @of_kind(
-    Kind.QUEUE_READY,
-    DiskUse.ALWAYS,
-    one,
-    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION),
-)
-class QueueReady(NamedTuple):
+    Kind.QUEUE_READY, DiskUse.ALWAYS, level=OLDEST,
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION), head="queue_id number=as_of",
+    flag="refused",
+)  # fmt: skip
+class QueueReady(Command):
     """A note in the home shard: all other shards have folded what it decided at `as_of`.
 
     `refused`: but that of its source has no room for its route.
@@ -211,24 +132,12 @@ class QueueReady(NamedTuple):
     as_of: int
     refused: bool = False
 
-    def envelope(self) -> Envelope:
-        body = _REFUSED if self.refused else b""
-        return Envelope(Kind.QUEUE_READY, self.queue_id, number=self.as_of, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "QueueReady":
-        return QueueReady(envelope.queue_id, envelope.number, envelope.body == _REFUSED)
-
-
-@of_kind(Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, one, publishes=(RowKind.ASSIGNMENT,))
-class DropTombstone(NamedTuple):
+@of_kind(
+    Kind.DROP_TOMBSTONE, DiskUse.ALWAYS, level=OLDEST, publishes=(RowKind.ASSIGNMENT,),
+    head="queue_id",
+)  # fmt: skip
+class DropTombstone(Command):
     """No late command can speak of this deleted queue any more."""
 
     queue_id: QueueId
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.DROP_TOMBSTONE, self.queue_id)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "DropTombstone":
-        return DropTombstone(envelope.queue_id)

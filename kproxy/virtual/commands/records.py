@@ -4,21 +4,18 @@ import struct
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.traits import DiskUse, of_kind, one
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
 from kproxy.virtual.types import QueueId
 
 
 @of_kind(
-    Kind.APPEND,
-    DiskUse.ORDINARY,
-    one,
-    publishes=(
-        RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
-        RowKind.OPEN_FIRST,
-    ),
-    carries_batch=True,
+    Kind.APPEND, DiskUse.ORDINARY, level=OLDEST,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
+               RowKind.OPEN_FIRST), carries_batch=True,
 )  # fmt: skip
 class Append:
     """A client's record batch, as it came. The hot path makes the envelope itself.
@@ -29,12 +26,9 @@ class Append:
 
 
 @of_kind(
-    Kind.COPY,
-    DiskUse.MODEST,
-    one,
-    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
+    Kind.COPY, DiskUse.MODEST, level=OLDEST, publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
     carries_batch=True,
-)
+)  # fmt: skip
 class Copy:
     """A live batch, written again further on. `envelope.COPIED` is in front of it.
 
@@ -43,12 +37,9 @@ class Copy:
 
 
 @of_kind(
-    Kind.REPLACE,
-    DiskUse.MODEST,
-    one,
-    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT),
-    carries_batch=True,
-)
+    Kind.REPLACE, DiskUse.MODEST, level=COMPACTION_FROM,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT), carries_batch=True,
+)  # fmt: skip
 class Replace:
     """A COPY of a batch that compaction has made smaller, or makes smaller with this.
 
@@ -78,11 +69,9 @@ def _weight_of_compact(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.COMPACT,
-    DiskUse.ALWAYS,
-    _weight_of_compact,
+    Kind.COMPACT, DiskUse.ALWAYS, _weight_of_compact, level=COMPACTION_FROM,
     publishes=(RowKind.PARTITION, RowKind.COMPACTION, RowKind.ABORTED),
-)
+)  # fmt: skip
 class Compact(NamedTuple):
     """Batches of which compaction leaves nothing; at the end of a pass, how far it came.
 
@@ -110,11 +99,11 @@ class Compact(NamedTuple):
         )
 
 
-_SPARES = b"\1"
-
-
-@of_kind(Kind.TRIM, DiskUse.ALWAYS, one, publishes=(RowKind.PARTITION,))
-class Trim(NamedTuple):
+@of_kind(
+    Kind.TRIM, DiskUse.ALWAYS, level=OLDEST, publishes=(RowKind.PARTITION,),
+    head="queue_id partition number=log_start time_ms", flag="spares",
+)  # fmt: skip
+class Trim(Command):
     """Records before `log_start` go; -1 stands for all there are.
 
     `spares`: but what a route has to pass on, by the time that it is applied. Needs the level
@@ -126,16 +115,3 @@ class Trim(NamedTuple):
     log_start: int
     time_ms: int = 0
     spares: bool = False
-
-    def envelope(self) -> Envelope:
-        return Envelope(
-            Kind.TRIM, self.queue_id, self.partition, number=self.log_start, time_ms=self.time_ms,
-            body=_SPARES if self.spares else b"",
-        )  # fmt: skip
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Trim":
-        return Trim(
-            envelope.queue_id, envelope.partition, envelope.number, envelope.time_ms,
-            envelope.body == _SPARES,
-        )  # fmt: skip

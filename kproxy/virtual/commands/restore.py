@@ -1,9 +1,9 @@
 """The command that follows a restore."""
 
-from typing import NamedTuple
-
-from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.levels import RESTORES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 
 OFFSETS_PER_MS = 1 << 11
@@ -21,10 +21,10 @@ def first_offset(next_offset: int, time_ms: int) -> int:
 
 
 @of_kind(
-    Kind.RESTORED, DiskUse.ALWAYS, turn,
-    publishes=(RowKind.RESTORED, RowKind.TRANSACTION),
+    Kind.RESTORED, DiskUse.ALWAYS, turn, level=RESTORES_FROM,
+    publishes=(RowKind.RESTORED, RowKind.TRANSACTION), head="time_ms",
 )  # fmt: skip
-class Restored(NamedTuple):
+class Restored(Command):
     """A note that the log before this comes from a backup: what came behind that is lost.
 
     Transactions that are open are aborted, and whoever has a transactional id's producer id from
@@ -32,10 +32,3 @@ class Restored(NamedTuple):
     """
 
     time_ms: int
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.RESTORED, time_ms=self.time_ms)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Restored":
-        return Restored(envelope.time_ms)

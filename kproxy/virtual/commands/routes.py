@@ -16,7 +16,10 @@ from typing import NamedTuple
 import orjson
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
+from kproxy.virtual.fields import Fields
+from kproxy.virtual.levels import ROUTES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -26,24 +29,23 @@ TARGETS_MAX = 1000
 
 _FORM = 1
 _FORM_AFTER = 2  # a SHIP that says where its cut begins
-_CUT = struct.Struct(">BQHI")
 # First what has the place of a batch's base offset and length, for who looks for damaged frames.
 _SHIP = struct.Struct(">QIB16sHBQqHH")
 _AFTER = struct.Struct(">Q")
 _SPAN_AT = 12
 _TARGET = struct.Struct(">BI")
 _PLAIN = 1 << 31  # with the length of a target's batch
-_LANDED = struct.Struct(">16s16sI")
-_KEY = struct.Struct(">H")
+_LANDED = Fields("UP")
+_KEY = Fields("Y")
 
 
 @of_kind(
-    Kind.ROUTE, DiskUse.MODEST, turn,
+    Kind.ROUTE, DiskUse.MODEST, turn, level=ROUTES_FROM,
     publishes=(RowKind.ROUTE, RowKind.ROUTE_DEFINITION, RowKind.PENDING_ASSIGNMENT,
-               RowKind.PARTITION),
-    answered_across_workers=True,
+               RowKind.PARTITION), answered_across_workers=True,
+    head="queue_id=definer number=as_of", json="source spec from_start waits?",
 )  # fmt: skip
-class DefineRoute(NamedTuple):
+class DefineRoute(Command):
     """A note in the home shard of the queue name `source`: a route, or with `spec` "" its end.
 
     Void where a later one of its definer was there before. `as_of`: a log offset of the definer's
@@ -57,24 +59,12 @@ class DefineRoute(NamedTuple):
     as_of: int
     waits: bool = False
 
-    def envelope(self) -> Envelope:
-        more = {"waits": True} if self.waits else {}
-        body = orjson.dumps(
-            {"source": self.source, "spec": self.spec, "from_start": self.from_start, **more}
-        )
-        return Envelope(Kind.ROUTE, self.definer, number=self.as_of, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "DefineRoute":
-        values = orjson.loads(envelope.body)
-        return DefineRoute(
-            envelope.queue_id, values["source"], values["spec"], values["from_start"],
-            envelope.number, values.get("waits", False),
-        )  # fmt: skip
-
-
-@of_kind(Kind.CUT, DiskUse.MODEST, publishes=(RowKind.ROUTE, RowKind.PARTITION))
-class Cut(NamedTuple):
+@of_kind(
+    Kind.CUT, DiskUse.MODEST, level=ROUTES_FROM, publishes=(RowKind.ROUTE, RowKind.PARTITION),
+    head="key=source number=after", body="through:Q parts:H made:I definer:U",
+)  # fmt: skip
+class Cut(Command):
     """All before `after` has landed; what lies before `through` is shipped next.
 
     `after` is where the last cut ended; void where it is not. `made`: queues that were made for
@@ -87,21 +77,6 @@ class Cut(NamedTuple):
     through: int
     parts: int
     made: int = 0
-
-    def envelope(self) -> Envelope:
-        body = _CUT.pack(_FORM, self.through, self.parts, self.made) + self.definer
-        return Envelope(Kind.CUT, *self.source, number=self.after, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Cut":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = bytes(envelope.body)
-        form, through, parts, made = _CUT.unpack_from(body)
-        if form != _FORM:
-            raise later_form("a command CUT", form)
-        source = envelope.queue_id, envelope.partition
-        definer = QueueId(body[_CUT.size :])
-        return Cut(source, definer, envelope.number, through, parts, made)
 
 
 class Target(NamedTuple):
@@ -119,11 +94,9 @@ def _weight_of_ship(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship,
-    publishes=(
-        RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED, RowKind.ROUTE,
-        RowKind.PENDING_ASSIGNMENT,
-    ), answered_across_workers=True,
+    Kind.SHIP, DiskUse.ORDINARY, _weight_of_ship, level=ROUTES_FROM,
+    publishes=(RowKind.PARTITION, RowKind.QUEUE, RowKind.NO_EFFECT, RowKind.ROUTE_LANDED,
+               RowKind.ROUTE, RowKind.PENDING_ASSIGNMENT), answered_across_workers=True,
 )  # fmt: skip
 class Ship(NamedTuple):
     """One part of a cut, for the targets of one shard. Void where it was taken before.
@@ -208,7 +181,8 @@ class Ship(NamedTuple):
 
 
 @of_kind(
-    Kind.FORGET_LANDED, DiskUse.ALWAYS, publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED)
+    Kind.FORGET_LANDED, DiskUse.ALWAYS, level=ROUTES_FROM,
+    publishes=(RowKind.ROUTE_LANDED, RowKind.FORWARDED),
 )  # fmt: skip
 class ForgetLanded(NamedTuple):
     """The end of these routes: their sources or definers are gone, for long.
@@ -224,28 +198,17 @@ class ForgetLanded(NamedTuple):
     def envelope(self) -> Envelope:
         assert not (self.routes and self.forwarded)  # one or the other
         body = b"".join(
-            [_LANDED.pack(definer, *source) for definer, source in self.routes]
-            + [_KEY.pack(len(key)) + key for key in self.forwarded]
+            [_LANDED.pack(*route) for route in self.routes]
+            + [_KEY.pack(key) for key in self.forwarded]
         )
         count = len(self.forwarded)
         return Envelope(Kind.FORGET_LANDED, number=count, time_ms=self.time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "ForgetLanded":
+        body = bytes(envelope.body)
         if envelope.number:
-            return ForgetLanded([], envelope.time_ms, _keys(envelope.body, envelope.number))
-        routes = [
-            (QueueId(definer), (QueueId(queue_id), index))
-            for definer, queue_id, index in _LANDED.iter_unpack(envelope.body)
-        ]
-        return ForgetLanded(routes, envelope.time_ms)
-
-
-def _keys(body: bytes | memoryview, count: int) -> list[bytes]:
-    keys, at = [], 0
-    for _ in range(count):
-        (length,) = _KEY.unpack_from(body, at)
-        at += _KEY.size
-        keys.append(bytes(body[at : at + length]))
-        at += length
-    return keys
+            return ForgetLanded([], envelope.time_ms, [key for (key,) in _KEY.items(body, 0)])
+        return ForgetLanded(
+            [(definer, source) for definer, source in _LANDED.items(body, 0)], envelope.time_ms
+        )

@@ -1,34 +1,19 @@
 """Commands of a shard itself."""
 
-from typing import NamedTuple
-
-from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 
 
-@of_kind(Kind.CLAIM, DiskUse.ALWAYS, one, publishes=(RowKind.TERM,))
-class Claim(NamedTuple):
+@of_kind(Kind.CLAIM, DiskUse.ALWAYS, level=OLDEST, publishes=(RowKind.TERM,), head="writer")
+class Claim(Command):
     """The envelope's writer serves the shard from now on."""
 
     writer: int = 0
 
-    def envelope(self) -> Envelope:
-        """Return the envelope; the log that sends it fills in the writer."""
-        return Envelope(Kind.CLAIM, writer=self.writer)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "Claim":
-        return Claim(envelope.writer)
-
-
-@of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items)
-class Foreign(NamedTuple):
+@of_kind(Kind.FOREIGN, DiskUse.ORDINARY, by_items, level=OLDEST)
+class Foreign(Command):
     """A stand-in for a record of the data topic that no kproxy wrote."""
-
-    def envelope(self) -> Envelope:
-        return Envelope(Kind.FOREIGN)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Foreign":
-        return Foreign()

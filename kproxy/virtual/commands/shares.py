@@ -20,7 +20,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind
+from kproxy.virtual.levels import SHARES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import CHUNK, NOWHERE, Position
@@ -35,14 +37,10 @@ DEAD_LETTERS = 1
 _FORM = 1
 _FORM_PASSED_ON = 2  # the form of a FORWARD
 _HEAD = struct.Struct(">BHI")
-_SET = struct.Struct(">16sIBQqq")
 _SHARE = struct.Struct(">16sIQQII")
 _RUN = struct.Struct(">IIBB")
-_PARTITION = struct.Struct(">16sI")
-_QUEUE = struct.Struct(">16sI")
 _FORWARD = struct.Struct(">BB16sIQIqQIqH")
 _LENGTH = struct.Struct(">H")  # at its end
-_PLACE = struct.Struct(">QI")
 _ITEM_BYTES = 20
 
 
@@ -84,13 +82,19 @@ class ShareChange(NamedTuple):
     since_ms: int = NOWHERE
 
 
+def _change(key: PartitionKey, action: int, epoch: int, start: int, since_ms: int) -> ShareChange:
+    return ShareChange(key, ShareAction(action), epoch, start, since_ms)
+
+
 _SHARE_ROWS = (RowKind.SHARE_PARTITION, RowKind.SHARE_STATES)
 
 
 @of_kind(
-    Kind.SHARE_SET, DiskUse.MODEST, _weight, publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET)
+    Kind.SHARE_SET, DiskUse.MODEST, _weight, level=SHARES_FROM,
+    publishes=(*_SHARE_ROWS, RowKind.FORWARD_TARGET), head="number=since time_ms",
+    body="#group:H #changes:I group:T changes:(PBQqq)", make=_change,
 )  # fmt: skip
-class SetShares(NamedTuple):
+class SetShares(Command):
     """Share partitions of a group, in the shard of their queue partitions.
 
     `since`: what was made at an earlier epoch is not the group's: it was before it, or was dropped.
@@ -100,26 +104,6 @@ class SetShares(NamedTuple):
     changes: Sequence[ShareChange]
     time_ms: int
     since: int = 0
-
-    def envelope(self) -> Envelope:
-        items = [
-            _SET.pack(*one.key, one.action, one.epoch, one.start, one.since_ms)
-            for one in self.changes
-        ]
-        body = b"".join((_head(self.group, len(items)), *items))
-        return Envelope(Kind.SHARE_SET, number=self.since, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "SetShares":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body, group, count, at = _head_of(envelope)
-        changes = [
-            ShareChange((QueueId(queue_id), index), ShareAction(action), epoch, start, since_ms)
-            for queue_id, index, action, epoch, start, since_ms in _SET.iter_unpack(
-                body[at : at + count * _SET.size]
-            )
-        ]
-        return SetShares(group, changes, envelope.time_ms, envelope.number)
 
 
 class Cause(IntEnum):
@@ -156,7 +140,7 @@ def _weight_of_states(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.SHARE, DiskUse.MODEST, _weight_of_states,
+    Kind.SHARE, DiskUse.MODEST, _weight_of_states, level=SHARES_FROM,
     publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER),
 )  # fmt: skip
 class ChangeShares(NamedTuple):
@@ -201,8 +185,11 @@ class ChangeShares(NamedTuple):
         return ChangeShares(group, partitions, envelope.time_ms)
 
 
-@of_kind(Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, publishes=(RowKind.SHARE_QUEUE,))
-class NoteShareQueues(NamedTuple):
+@of_kind(
+    Kind.SHARE_QUEUES, DiskUse.MODEST, _weight, level=SHARES_FROM, publishes=(RowKind.SHARE_QUEUE,),
+    head="number=after", body="#group:H #queues:I group:T queues:(16sI)",
+)  # fmt: skip
+class NoteShareQueues(Command):
     """A note in the group's shard: a queue has so many share partitions; 0: none.
 
     Without effect if the group is not `after` any more.
@@ -212,24 +199,12 @@ class NoteShareQueues(NamedTuple):
     after: int
     queues: Sequence[tuple[QueueId, int]]
 
-    def envelope(self) -> Envelope:
-        items = [_QUEUE.pack(*one) for one in self.queues]
-        body = b"".join((_head(self.group, len(items)), *items))
-        return Envelope(Kind.SHARE_QUEUES, number=self.after, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "NoteShareQueues":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body, group, count, at = _head_of(envelope)
-        queues = [
-            (QueueId(queue_id), partitions)
-            for queue_id, partitions in _QUEUE.iter_unpack(body[at : at + count * _QUEUE.size])
-        ]
-        return NoteShareQueues(group, envelope.number, queues)
-
-
-@of_kind(Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, answered_across_workers=True)
-class LookAtShares(NamedTuple):
+@of_kind(
+    Kind.SHARE_LOOK, DiskUse.ALWAYS, _weight, level=SHARES_FROM, answered_across_workers=True,
+    body="#group:H #keys:I group:T keys:(P)",
+)  # fmt: skip
+class LookAtShares(Command):
     """A question to the fold where share partitions stand.
 
     The outcome's `numbers` has for each: its start, -1 where there is none or it is not resolved,
@@ -240,30 +215,15 @@ class LookAtShares(NamedTuple):
     group: str
     keys: Sequence[PartitionKey]
 
-    def envelope(self) -> Envelope:
-        items = [_PARTITION.pack(*key) for key in self.keys]
-        body = b"".join((_head(self.group, len(items)), *items))
-        return Envelope(Kind.SHARE_LOOK, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "LookAtShares":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body, group, count, at = _head_of(envelope)
-        keys = [
-            (QueueId(queue_id), index)
-            for queue_id, index in _PARTITION.iter_unpack(body[at : at + count * _PARTITION.size])
-        ]
-        return LookAtShares(group, keys)
-
 
 FORWARD_BYTES = _FORWARD.size
 """The bytes that a FORWARD has behind its batch, beside the group's name."""
 
 
 @of_kind(
-    Kind.FORWARD, DiskUse.ORDINARY, publishes=(
-        RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED,
-    ), answered_across_workers=True,
+    Kind.FORWARD, DiskUse.ORDINARY, level=SHARES_FROM,
+    publishes=(RowKind.PARTITION, RowKind.NO_EFFECT, RowKind.FORWARDED),
+    answered_across_workers=True,
 )  # fmt: skip
 class Forward(NamedTuple):
     """A batch of records from another queue. Void where any of its positions was taken before.
@@ -320,8 +280,11 @@ def batch_of(envelope: Envelope) -> memoryview:
     return memoryview(envelope.body)[: len(envelope.body) - _FORWARD.size - length]
 
 
-@of_kind(Kind.AIM_FORWARD, DiskUse.ALWAYS, publishes=(RowKind.FORWARD_TARGET,))
-class AimForward(NamedTuple):
+@of_kind(
+    Kind.AIM_FORWARD, DiskUse.ALWAYS, level=SHARES_FROM, publishes=(RowKind.FORWARD_TARGET,),
+    head="key=source number=after", body="target:P group:T",
+)  # fmt: skip
+class AimForward(Command):
     """A note in the source's shard: where a stream goes from now on.
 
     It is logged before the first FORWARD there. So who has to send again what may have been taken
@@ -334,35 +297,13 @@ class AimForward(NamedTuple):
     target: PartitionKey
     after: int = -1
 
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + _PARTITION.pack(*self.target) + self.group.encode()
-        return Envelope(Kind.AIM_FORWARD, *self.source, number=self.after, body=body)
 
-    @staticmethod
-    def decode(envelope: Envelope) -> "AimForward":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = bytes(envelope.body)
-        if body[0] != _FORM:
-            raise later_form("a command AIM_FORWARD", body[0])
-        queue_id, index = _PARTITION.unpack_from(body, 1)
-        group = body[1 + _PARTITION.size :].decode()
-        source = envelope.queue_id, envelope.partition
-        return AimForward(source, group, (QueueId(queue_id), index), envelope.number)
-
-
-@of_kind(Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, publishes=(RowKind.DEAD_LETTER,))
-class SettleForward(NamedTuple):
+@of_kind(
+    Kind.SETTLE_FORWARD, DiskUse.ALWAYS, _weight, level=SHARES_FROM,
+    publishes=(RowKind.DEAD_LETTER,), body="#group:H #places:I group:T places:(QI)",
+)  # fmt: skip
+class SettleForward(Command):
     """The places of DEAD_LETTER rows that were taken, or given up."""
 
     places: Sequence[tuple[int, int]]
-
-    def envelope(self) -> Envelope:
-        items = [_PLACE.pack(*one) for one in self.places]
-        return Envelope(Kind.SETTLE_FORWARD, body=b"".join((_head("", len(items)), *items)))
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "SettleForward":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body, _, count, at = _head_of(envelope)
-        found = list(_PLACE.iter_unpack(body[at : at + count * _PLACE.size]))
-        return SettleForward(found)
+    group: str = ""  # nobody's

@@ -6,8 +6,9 @@ fills both.
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from kproxy.virtual.commands import forms
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows.kinds import RowKind
 
@@ -43,6 +44,8 @@ class Traits(NamedTuple):
     """The traits of a kind of envelope."""
 
     disk: DiskUse
+    level: int
+    """The level from which it may be written (`virtual.levels`); `Level.admits` holds it."""
     weight: Callable[[Envelope], int]
     """The cost of applying one, from the envelope alone; never less than 1."""
     publishes: frozenset[RowKind] = frozenset()
@@ -56,6 +59,8 @@ class Traits(NamedTuple):
 COMMANDS: dict[Kind, type] = {}
 """The class of each kind of envelope."""
 TRAITS: dict[Kind, Traits] = {}
+FORMS: dict[Kind, list[str]] = {}
+"""The codes of the fields of a body, for each kind that has a form."""
 Command = TypeVar("Command")
 
 
@@ -65,16 +70,26 @@ def of_kind(
     weight: Callable[[Envelope], int] = one,
     publishes: tuple[RowKind, ...] = (),
     *,
+    level: int,
     answered_across_workers: bool = False,
     carries_batch: bool = False,
+    **form: Any,
 ) -> Callable[[type[Command]], type[Command]]:
-    """Say which kind of envelope a class stands for, and its traits: see `Traits`."""
+    """Say which kind of envelope a class stands for, and its traits: see `Traits`.
+
+    `form`: what gives the bytes of a `Command` (`forms.complete`); another class has `envelope` and
+    `decode` of its own.
+    """
 
     def register(command: type[Command]) -> type[Command]:
         assert kind not in COMMANDS, f"{kind.name} has two classes"
+        if issubclass(command, forms.Command):
+            command, FORMS[kind] = forms.complete(kind, command, **form)
+        else:
+            assert not form, f"{kind.name} is no Command, and has a form"
         COMMANDS[kind] = command
         TRAITS[kind] = Traits(
-            disk, weight, frozenset(publishes), answered_across_workers, carries_batch
+            disk, level, weight, frozenset(publishes), answered_across_workers, carries_batch
         )
         return command
 

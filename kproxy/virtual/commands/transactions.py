@@ -21,12 +21,15 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.commands.offsets import ORDERED_FROM, OffsetCommit
-from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind, one
+from kproxy.virtual.commands.forms import Command
+from kproxy.virtual.commands.offsets import OffsetCommit, pack_offsets, read_offsets
+from kproxy.virtual.commands.traits import DiskUse, by_items, of_kind
+from kproxy.virtual.fields import Fields, pack_name, read_name
+from kproxy.virtual.levels import ORDERED_FROM, TRANSACTIONS_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.transactions import NO_NUMBER, Participant
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.rows.transactions import NO_NUMBER, Participant, participant
+from kproxy.virtual.types import PartitionKey
 
 NAMED_MAX = 500
 """Partitions in one ENLIST or BEGIN, forgotten by one COMPLETE; offsets that one MARKER settles."""
@@ -41,30 +44,14 @@ SETS_CLOCK = 255
 
 _FORM = 1
 _ORDERED = 2  # the form of a TRANSACTION_COMMIT whose offsets keep its log offset
-_LENGTH = struct.Struct(">H")
-_INIT = struct.Struct(">iqh")
-_PRODUCER = struct.Struct(">qhB")
-_BEGIN = struct.Struct(">qhBq8sII")
-_END = struct.Struct(">qhBBq")
+_ENLIST = Fields("BqhBNR")
 _MARKER = struct.Struct(">BqhqBII")
 _PARTITION = struct.Struct(">16sI")
-_ENLISTED = struct.Struct(">IH")  # shard, length
+_ENLISTED = Fields("IY")
 _COMMIT = struct.Struct(">qhiI")
-_OFFSET = struct.Struct(">16sIqi?I")
 _COORDINATOR_ROWS = (RowKind.TRANSACTION, RowKind.TRANSACTIONAL_ID, RowKind.PARTICIPANT)
 _OPEN_ROWS = (RowKind.OPEN_TRANSACTION, RowKind.OPEN_GROUP)
 _ITEM_BYTES = 20  # bytes of a partition's name
-
-
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return _LENGTH.pack(len(data)) + data
-
-
-def _text_at(body: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(body, at)
-    at += _LENGTH.size
-    return body[at : at + length].decode(), at + length
 
 
 def _body_of(envelope: Envelope, at: int = 0) -> bytes:
@@ -89,12 +76,10 @@ def _weight_of_marker(envelope: Envelope) -> int:
 
 
 @of_kind(
-    Kind.INIT_PRODUCER,
-    DiskUse.ORDINARY,
-    one,
-    publishes=(RowKind.TRANSACTION,),
-)
-class InitProducer(NamedTuple):
+    Kind.INIT_PRODUCER, DiskUse.ORDINARY, level=TRANSACTIONS_FROM, publishes=(RowKind.TRANSACTION,),
+    head="time_ms", body="timeout_ms:i expected_id:q expected_epoch:h transactional_id:T",
+)  # fmt: skip
+class InitProducer(Command):
     """A producer with a transactional id begins, or begins anew.
 
     `expected_id`, `expected_epoch`: what it believes to have, -1 where it has nothing.
@@ -106,27 +91,11 @@ class InitProducer(NamedTuple):
     expected_epoch: int
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        numbers = _INIT.pack(self.timeout_ms, self.expected_id, self.expected_epoch)
-        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
-        return Envelope(Kind.INIT_PRODUCER, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "InitProducer":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        timeout_ms, expected_id, expected_epoch = _INIT.unpack_from(body, 1)
-        name = body[1 + _INIT.size :].decode()
-        return InitProducer(name, timeout_ms, expected_id, expected_epoch, envelope.time_ms)
-
 
 @of_kind(
-    Kind.ENLIST,
-    DiskUse.ORDINARY,
-    _weight_of_partitions,
-    publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP),
-    answered_across_workers=True,
-)
+    Kind.ENLIST, DiskUse.ORDINARY, _weight_of_partitions, level=TRANSACTIONS_FROM,
+    publishes=(*_COORDINATOR_ROWS, *_OPEN_ROWS, RowKind.GROUP), answered_across_workers=True,
+)  # fmt: skip
 class Enlist(NamedTuple):
     """Partitions and groups take part in a producer's transaction; the first ones open it.
 
@@ -142,45 +111,26 @@ class Enlist(NamedTuple):
     time_ms: int
 
     def envelope(self) -> Envelope:
-        parts = [
-            bytes([_FORM]),
-            _PRODUCER.pack(self.producer_id, self.epoch, self.version),
-            _text(self.transactional_id),
-        ]
-        for participant in self.participants:
-            data = participant.encode()
-            parts += (_ENLISTED.pack(participant.shard, len(data)), data)
+        numbers = self.producer_id, self.epoch, self.version
+        parts = [_ENLIST.pack(_FORM, *numbers, self.transactional_id)]
+        parts += [_ENLISTED.pack(one.shard, one.encode()) for one in self.participants]
         return Envelope(Kind.ENLIST, time_ms=self.time_ms, body=b"".join(parts))
 
     @staticmethod
     def decode(envelope: Envelope) -> "Enlist":
         """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version = _PRODUCER.unpack_from(body, 1)
-        name, at = _text_at(body, 1 + _PRODUCER.size)
-        participants = []
-        while at < len(body):
-            shard, length = _ENLISTED.unpack_from(body, at)
-            start = at + _ENLISTED.size
-            at = start + length
-            participants.append(_participant(shard, body[start:at]))
+        _, producer_id, epoch, version, name, rest = _ENLIST.read(_body_of(envelope), 0)
+        participants = [participant(*one) for one in _ENLISTED.items(rest, 0)]
         return Enlist(name, producer_id, epoch, version, participants, envelope.time_ms)
 
 
-def _participant(shard: int, data: bytes) -> Participant:
-    if data[0]:
-        return Participant(shard, group=data[1:].decode())
-    queue_id, index = _PARTITION.unpack_from(data, 1)
-    return Participant(shard, (QueueId(queue_id), index))
-
-
 @of_kind(
-    Kind.BEGIN,
-    DiskUse.ORDINARY,
-    _weight_of_partitions,
-    publishes=(*_OPEN_ROWS, RowKind.GROUP),
-)
-class Begin(NamedTuple):
+    Kind.BEGIN, DiskUse.ORDINARY, _weight_of_partitions, level=TRANSACTIONS_FROM,
+    publishes=(*_OPEN_ROWS, RowKind.GROUP), head="time_ms",
+    body="producer_id:q epoch:h version:B number:q tag:8s #partitions:I #groups:I "
+         "partitions:(P) groups:(N)",
+)  # fmt: skip
+class Begin(Command):
     """A shard's partitions and groups take part in the transaction with this number."""
 
     producer_id: int
@@ -191,40 +141,6 @@ class Begin(NamedTuple):
     partitions: Sequence[PartitionKey]
     groups: Sequence[str]
     time_ms: int
-
-    def envelope(self) -> Envelope:
-        body = (
-            bytes([_FORM])
-            + _BEGIN.pack(*self[:5], len(self.partitions), len(self.groups))
-            + _named(self.partitions, self.groups)
-        )
-        return Envelope(Kind.BEGIN, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Begin":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version, number, tag, partitions, groups = _BEGIN.unpack_from(body, 1)
-        keys, names = _named_at(body, 1 + _BEGIN.size, partitions, groups)
-        return Begin(producer_id, epoch, version, number, tag, keys, names, envelope.time_ms)
-
-
-def _named(partitions: Sequence[PartitionKey], groups: Sequence[str]) -> bytes:
-    return b"".join(
-        [*(_PARTITION.pack(*key) for key in partitions), *(_text(group) for group in groups)]
-    )
-
-
-def _named_at(
-    body: bytes, at: int, partitions: int, groups: int
-) -> tuple[list[PartitionKey], list[str]]:
-    end = at + partitions * _PARTITION.size
-    keys = [(QueueId(q), index) for q, index in _PARTITION.iter_unpack(body[at:end])]
-    names = []
-    for _ in range(groups):
-        name, end = _text_at(body, end)
-        names.append(name)
-    return keys, names
 
 
 class EndCause:
@@ -238,13 +154,11 @@ class EndCause:
 
 
 @of_kind(
-    Kind.END,
-    DiskUse.ALWAYS,
-    one,
-    publishes=_COORDINATOR_ROWS,
-    answered_across_workers=True,
-)
-class End(NamedTuple):
+    Kind.END, DiskUse.ALWAYS, level=TRANSACTIONS_FROM, publishes=_COORDINATOR_ROWS,
+    answered_across_workers=True, head="time_ms",
+    body="producer_id:q epoch:h version:B commit+cause:B number:q transactional_id:T",
+)  # fmt: skip
+class End(Command):
     """A transaction is committed or aborted.
 
     `number`: of the transaction that was open as the client's request was taken, -1: none was; it
@@ -260,39 +174,23 @@ class End(NamedTuple):
     time_ms: int
     cause: int = EndCause.CLIENT
 
-    def envelope(self) -> Envelope:
-        flags = self.commit | self.cause << 1
-        numbers = _END.pack(self.producer_id, self.epoch, self.version, flags, self.number)
-        body = bytes([_FORM]) + numbers + self.transactional_id.encode()
-        return Envelope(Kind.END, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "End":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope)
-        producer_id, epoch, version, flags, number = _END.unpack_from(body, 1)
-        name = body[1 + _END.size :].decode()
-        return End(
-            name, producer_id, epoch, version, bool(flags & 1), number, envelope.time_ms, flags >> 1
-        )
-
 
 @of_kind(
-    Kind.MARKER,
-    DiskUse.ALWAYS,
-    _weight_of_marker,
+    Kind.MARKER, DiskUse.ALWAYS, _weight_of_marker, level=TRANSACTIONS_FROM,
     publishes=(
         RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OFFSET, RowKind.GROUP,
         RowKind.OPEN_TRANSACTION, RowKind.OPEN_FIRST, RowKind.ABORTED, RowKind.OPEN_GROUP,
         RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.TRANSACTIONAL_PRODUCER,
-    ),
-    answered_across_workers=True,
+    ), answered_across_workers=True, head="number=#groups time_ms",
+    body=f"<batch:{CONTROL_BATCH_BYTES}s producer_id:q epoch:h number:q commit:? #partitions:I "
+         "#groups:I partitions:(P) groups:(N)",
 )  # fmt: skip
-class Marker(NamedTuple):
+class Marker(Command):
     """A transaction ends in a shard's partitions and groups.
 
     `batch`: the control batch, of `protocol.batch.control_batch`; its producer epoch is the lowest
     that may go on. `epoch`: of the records. `groups`: at most one, which may have many offsets.
+    The sender of a group's end waits for its outcome; of partitions nothing more can be said.
     """
 
     batch: bytes
@@ -304,35 +202,12 @@ class Marker(NamedTuple):
     groups: Sequence[str]
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        body = self.batch + _MARKER.pack(
-            _FORM, self.producer_id, self.epoch, self.number, self.commit,
-            len(self.partitions), len(self.groups),
-        ) + _named(self.partitions, self.groups)  # fmt: skip
-        # The sender of a group's end waits for its outcome; of partitions nothing more can be said.
-        return Envelope(Kind.MARKER, number=len(self.groups), time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Marker":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        body = _body_of(envelope, CONTROL_BATCH_BYTES)
-        _, producer_id, epoch, number, commit, partitions, groups = _MARKER.unpack_from(
-            body, CONTROL_BATCH_BYTES
-        )
-        keys, names = _named_at(body, CONTROL_BATCH_BYTES + _MARKER.size, partitions, groups)
-        batch = body[:CONTROL_BATCH_BYTES]
-        return Marker(
-            batch, producer_id, epoch, number, bool(commit), keys, names, envelope.time_ms
-        )
-
 
 @of_kind(
-    Kind.COMPLETE,
-    DiskUse.ALWAYS,
-    lambda envelope: NAMED_MAX // 2,
-    publishes=_COORDINATOR_ROWS,
-)
-class Complete(NamedTuple):
+    Kind.COMPLETE, DiskUse.ALWAYS, lambda envelope: NAMED_MAX // 2, level=TRANSACTIONS_FROM,
+    publishes=_COORDINATOR_ROWS, head="number time_ms", body="transactional_id:T",
+)  # fmt: skip
+class Complete(Command):
     """All who took part know how it ended; forgets up to `NAMED_MAX` of them at a time.
 
     Its outcome says how many are left: the transaction is complete once there are none.
@@ -342,23 +217,10 @@ class Complete(NamedTuple):
     number: int
     time_ms: int
 
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + self.transactional_id.encode()
-        return Envelope(Kind.COMPLETE, number=self.number, time_ms=self.time_ms, body=body)
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "Complete":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        return Complete(_body_of(envelope)[1:].decode(), envelope.number, envelope.time_ms)
-
 
 @of_kind(
-    Kind.TRANSACTION_COMMIT,
-    DiskUse.MODEST,
-    by_items,
-    publishes=(
-        RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP,
-    ),
+    Kind.TRANSACTION_COMMIT, DiskUse.MODEST, by_items, level=TRANSACTIONS_FROM,
+    publishes=(RowKind.PENDING_OFFSET, RowKind.PENDING_COUNT, RowKind.OPEN_GROUP, RowKind.GROUP),
 )  # fmt: skip
 class TransactionCommit(NamedTuple):
     """Offsets that a group commits once a producer's transaction is committed.
@@ -382,15 +244,12 @@ class TransactionCommit(NamedTuple):
         parts = [
             bytes([_ORDERED if level >= ORDERED_FROM else _FORM]),
             _COMMIT.pack(self.producer_id, self.epoch, self.generation, len(self.offsets)),
-            _text(self.group),
-            _text(self.member),
+            pack_name(self.group),
+            pack_name(self.member),
         ]
-        for offset in self.offsets:
-            data = offset.metadata.encode()
-            numbers = offset.queue_id, offset.partition, offset.offset, offset.leader_epoch
-            parts += (_OFFSET.pack(*numbers, offset.deny, len(data)), data)
+        body = b"".join(parts) + pack_offsets(self.offsets)
         return Envelope(
-            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=b"".join(parts)
+            Kind.TRANSACTION_COMMIT, number=self.number, time_ms=self.time_ms, body=body
         )
 
     @staticmethod
@@ -401,17 +260,9 @@ class TransactionCommit(NamedTuple):
         if not ordered:
             body = _body_of(envelope)
         producer_id, epoch, generation, count = _COMMIT.unpack_from(body, 1)
-        group, at = _text_at(body, 1 + _COMMIT.size)
-        member, at = _text_at(body, at)
-        offsets = []
-        for _ in range(count):
-            queue_id, index, offset, leader_epoch, deny, length = _OFFSET.unpack_from(body, at)
-            at += _OFFSET.size
-            metadata = body[at : at + length].decode()
-            at += length
-            offsets.append(
-                OffsetCommit(QueueId(queue_id), index, offset, leader_epoch, metadata, deny)
-            )
+        group, at = read_name(body, 1 + _COMMIT.size)
+        member, at = read_name(body, at)
+        offsets = read_offsets(body, at, count)
         return TransactionCommit(
             group, member, generation, producer_id, epoch, offsets, envelope.time_ms,
             envelope.number, ordered,
@@ -419,12 +270,11 @@ class TransactionCommit(NamedTuple):
 
 
 @of_kind(
-    Kind.EXPIRE_TRANSACTION,
-    DiskUse.ALWAYS,
-    one,
+    Kind.EXPIRE_TRANSACTION, DiskUse.ALWAYS, level=TRANSACTIONS_FROM,
     publishes=(RowKind.TRANSACTION, RowKind.TRANSACTIONAL_PRODUCER),
-)
-class ExpireTransaction(NamedTuple):
+    head="number=producer_id time_ms=used_ms", body="transactional_id:T",
+)  # fmt: skip
+class ExpireTransaction(Command):
     """A transactional id, or what a shard remembers of a producer, was not used for long.
 
     Without effect where it was used since `used_ms`. One of `transactional_id` and `producer_id`
@@ -434,15 +284,3 @@ class ExpireTransaction(NamedTuple):
     transactional_id: str
     producer_id: int
     used_ms: int
-
-    def envelope(self) -> Envelope:
-        body = bytes([_FORM]) + self.transactional_id.encode()
-        return Envelope(
-            Kind.EXPIRE_TRANSACTION, number=self.producer_id, time_ms=self.used_ms, body=body
-        )
-
-    @staticmethod
-    def decode(envelope: Envelope) -> "ExpireTransaction":
-        """Decode an envelope. Raise ValueError for a form of a later kproxy."""
-        name = _body_of(envelope)[1:].decode()
-        return ExpireTransaction(name, envelope.number, envelope.time_ms)

@@ -13,7 +13,8 @@ from kproxy.virtual.commands.delays import Due, Later, Span
 from kproxy.virtual.commands.envelope import Body, Envelope
 from kproxy.virtual.folds.participants import ParticipantFold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import (
     DELAY_ENTRIES,
     DELAYS,
@@ -26,7 +27,7 @@ from kproxy.virtual.rows.delays import (
 )
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch, Partition
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
@@ -39,7 +40,7 @@ def remove_waiting(state: State, key: PartitionKey, last_offset: int) -> None:
     batch = state.batch_at(key, last_offset)
     if batch is not None:
         state.count_dead(batch)
-        state.put(rows.batch_key(*key, last_offset), None)
+        state.put(batch_rows.batch_key(*key, last_offset), None)
         state.put(WAITING_BATCHES.key(shown(key), batch.max_time_ms, last_offset), None)
 
 
@@ -55,10 +56,9 @@ def file_at(state: State, key: PartitionKey, due_ms: int) -> None:
 class DelayFold:
     """The application of delays to a shard's state."""
 
-    def __init__(self, state: State, participants: ParticipantFold, *, shared: bool) -> None:
+    def __init__(self, state: State, participants: ParticipantFold) -> None:
         self._state = state
         self._participants = participants
-        self._shared = shared
         self._any: bool | None = None  # not looked at yet
 
     @property
@@ -102,11 +102,10 @@ class DelayFold:
 
     def _put_waiting(self, key: PartitionKey, before: Waiting, waiting: Waiting) -> None:
         self._state.counts.waiting += waiting.records - before.records
-        self._state.put(DELAYS.key(key), DELAYS.encode(waiting))
+        self._state.put_row(DELAYS, waiting, key)
 
     def _not_taken(self, log_offset: int, row: Partition, verdict: Code | BatchMetadata) -> Outcome:
-        if self._shared:  # a rebuild does not judge it again
-            self._state.put(rows.no_effect_key(log_offset), b"")
+        self._state.void(log_offset)
         if isinstance(verdict, Code):
             return Outcome(verdict, log_start=row.log_start)
         return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
@@ -173,8 +172,7 @@ class DelayFold:
         self._state.put_partition(aside, row)
 
     def _void(self, log_offset: int, code: Code) -> Outcome:
-        if self._shared:
-            self._state.put(rows.no_effect_key(log_offset), b"")
+        self._state.void(log_offset)
         return Outcome(code)
 
     def drop(self, queue_id: QueueId, indexes: Iterable[int]) -> None:
@@ -183,9 +181,9 @@ class DelayFold:
             return
         for index in indexes:
             key = queue_id, index
-            data = self._state.get(DELAYS.key(key))
-            if data is not None:
-                self._state.counts.waiting -= DELAYS.decode(data).records
+            waiting = self._state.row(DELAYS, key)
+            if waiting is not None:
+                self._state.counts.waiting -= waiting.records
                 self._state.put(DELAYS.key(key), None)
                 self._state.drop_hidden(hidden(key))
 

@@ -15,12 +15,12 @@ class GroupConfigFold:
         self._state = state
 
     def configure(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        group, given, dropped, replace_all = ConfigureGroup.decode(envelope)
-        known = configs_in(self._state.get, group)
-        kept = {} if known is None or replace_all else dict(known.configs)
-        for name in dropped:
+        asked = ConfigureGroup.decode(envelope)
+        known = configs_in(self._state.get, asked.group)
+        kept = {} if known is None or asked.replace_all else dict(known.configs)
+        for name in asked.dropped:
             kept.pop(name, None)
-        kept |= given
+        kept |= asked.given
         row = GroupConfigs(kept, log_offset).encode() if kept else None
-        self._state.put(group_config_key(group), row)
+        self._state.put(group_config_key(asked.group), row)
         return Outcome(Code.NONE, log_offset)

@@ -20,11 +20,11 @@ from kproxy.virtual.commands.transactions import NAMED_MAX, TransactionCommit
 from kproxy.virtual.folds.moved_start import MovedStart
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import groups as group_rows
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.groups import NO_VERSION, GroupRow
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed
+from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.rows.transactions import (
     OPEN_GROUPS,
     PENDING_BY_PARTITION,
@@ -80,13 +80,10 @@ class GroupFold:
         for member, row in changed.items():
             self._state.put(group_rows.member_key(group, member), row)
         head = GroupRow(
-            version=log_offset,
-            kind=kind,
-            members=members,
+            version=log_offset, kind=kind, members=members, values=values,
             empty_since_ms=time_ms if members == 0 or before is None else before.empty_since_ms,
             look_ms=time_ms if before is None else before.look_ms,
-            values=values,
-        )
+        )  # fmt: skip
         self._put_group(group, before, head)
         return Outcome(Code.NONE, log_offset)
 
@@ -154,8 +151,8 @@ class GroupFold:
         return known is not None and asked.offset < known.offset
 
     def _put_offset(self, group: str, key: PartitionKey, committed: Committed) -> None:
-        self._state.put(rows.offset_key(group, *key), committed.encode())
-        self._state.put(rows.offset_by_queue_key(*key, group), b"")
+        self._state.put(offset_rows.offset_key(group, *key), committed.encode())
+        self._state.put(offset_rows.offset_by_queue_key(*key, group), b"")
 
     # -- offsets of transactions
 
@@ -236,11 +233,9 @@ class GroupFold:
         """
         for producer_id in waiting.producers(key):
             pending_key = PENDING_OFFSETS.key(group, producer_id, key)
-            data = self._state.get(pending_key)
-            if data is not None:
-                pending = PENDING_OFFSETS.decode(data)
-                if pending.log_offset < log_offset:
-                    self._state.put(pending_key, pending._replace(superseded=True).encode())
+            pending = self._state.row(PENDING_OFFSETS, group, producer_id, key)
+            if pending is not None and pending.log_offset < log_offset:
+                self._state.put(pending_key, pending._replace(superseded=True).encode())
 
     def _drop_pending(self, pending_key: bytes) -> None:
         self._state.put(pending_key, None)
@@ -260,11 +255,10 @@ class GroupFold:
             forgotten += 1
             self._drop_pending(pending_key)
             self._state.count_pending(-1)
-            group_key = OPEN_GROUPS.key(group, producer_id)
-            opened = OPEN_GROUPS.get(self._state.get, group, producer_id)
+            opened = self._state.row(OPEN_GROUPS, group, producer_id)
             if opened is not None:
                 left = opened._replace(pending=opened.pending - 1)
-                self._state.put(group_key, OPEN_GROUPS.encode(left))
+                self._state.put_row(OPEN_GROUPS, left, group, producer_id)
         return forgotten
 
     def delete_offsets(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
@@ -276,12 +270,12 @@ class GroupFold:
         return Outcome(Code.NONE, int(most <= 0))
 
     def _drop_offset(self, group: str, key: PartitionKey) -> None:
-        self._state.put(rows.offset_key(group, *key), None)
-        self._state.put(rows.offset_by_queue_key(*key, group), None)
+        self._state.put(offset_rows.offset_key(group, *key), None)
+        self._state.put(offset_rows.offset_by_queue_key(*key, group), None)
 
     def _offsets(self, group: str) -> list[PartitionKey]:
-        found = self._state.scan(*rows.offset_range(group))
-        return [rows.partition_of_offset(key) for key, _ in found]
+        found = self._state.scan(*offset_rows.offset_range(group))
+        return [offset_rows.partition_of_offset(key) for key, _ in found]
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Expire offsets that were old when looked at, if they still are what was looked at.

@@ -10,8 +10,8 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 
+from kproxy.virtual.changes import Keys
 from kproxy.virtual.rows.transactions import OPEN_FIRSTS
-from kproxy.virtual.state import Keys
 from kproxy.virtual.types import PartitionKey
 
 PARTITIONS_MAX = 1000

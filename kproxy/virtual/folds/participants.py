@@ -12,6 +12,7 @@ memory of a producer, `TransactionalProducer`, keeps a late BEGIN from opening w
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, BatchHeader, read_header
 from kproxy.virtual import producers
+from kproxy.virtual.changes import Keys
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.transactions import Begin, Marker, TransactionCommit
 from kproxy.virtual.folds.groups import GroupFold
@@ -34,7 +35,7 @@ from kproxy.virtual.rows.transactions import (
     TransactionalProducer,
 )
 from kproxy.virtual.schema import encode_count
-from kproxy.virtual.state import Keys, State
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _NO_RECORD = -1
@@ -43,10 +44,9 @@ _NO_RECORD = -1
 class ParticipantFold:
     """The application of transactions to a shard's partitions and groups."""
 
-    def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
+    def __init__(self, state: State, groups: GroupFold) -> None:
         self._state = state
         self._groups = groups
-        self._shared = shared
         self._firsts = OpenFirsts()
 
     # -- beginning
@@ -58,41 +58,38 @@ class ParticipantFold:
     def take_part(self, asked: Begin) -> Code:
         """Open a transaction in partitions and groups that are there."""
         state = self._state
-        producer_id, epoch, version, number, tag, partitions, groups, _ = asked
+        producer_id, epoch, version = asked.producer_id, asked.epoch, asked.version
+        number, tag = asked.number, asked.tag
         known = self._producer(producer_id)
         if known is not None and (number <= known.closed or epoch < known.least_epoch):
             return Code.INVALID_TXN_STATE
         opened = OpenTransaction(version, _NO_RECORD, epoch, number, tag)
-        for key in partitions:
+        for key in asked.partitions:
             if state.partition(key) is None:
                 continue
-            open_key = OPEN_TRANSACTIONS.key(key, producer_id)
-            data = state.get(open_key)
-            known_open = None if data is None else OPEN_TRANSACTIONS.decode(data)
-            if known_open is None or known_open.number < number:
-                state.put(open_key, OPEN_TRANSACTIONS.encode(opened))
-            elif known_open.number == number and known_open.version < version:
-                state.put(open_key, OPEN_TRANSACTIONS.encode(known_open._replace(version=version)))
-        for group in groups:
-            group_key = OPEN_GROUPS.key(group, producer_id)
-            data = state.get(group_key)
-            before = None if data is None else OPEN_GROUPS.decode(data)
+            open_before = self.open_of(key, producer_id)
+            if open_before is None or open_before.number < number:
+                state.put_row(OPEN_TRANSACTIONS, opened, key, producer_id)
+            elif open_before.number == number and open_before.version < version:
+                raised = open_before._replace(version=version)
+                state.put_row(OPEN_TRANSACTIONS, raised, key, producer_id)
+        for group in asked.groups:
+            before = state.row(OPEN_GROUPS, group, producer_id)
             if before is None or before.number < number:
                 waiting = 0 if before is None else before.pending  # none, if all was told in order
                 after = OpenGroup(version, epoch, number, waiting, tag)
-                state.put(group_key, OPEN_GROUPS.encode(after))
+                state.put_row(OPEN_GROUPS, after, group, producer_id)
             elif before.number == number and before.version < version:
-                state.put(group_key, OPEN_GROUPS.encode(before._replace(version=version)))
+                state.put_row(OPEN_GROUPS, before._replace(version=version), group, producer_id)
         return Code.NONE
 
     def _producer(self, producer_id: int) -> TransactionalProducer | None:
-        data = self._state.get(TRANSACTIONAL_PRODUCERS.key(producer_id))
-        return None if data is None else TRANSACTIONAL_PRODUCERS.decode(data)
+        return self._state.row(TRANSACTIONAL_PRODUCERS, producer_id)
 
     # -- records
 
     def open_of(self, key: PartitionKey, producer_id: int) -> OpenTransaction | None:
-        return OPEN_TRANSACTIONS.get(self._state.get, key, producer_id)
+        return self._state.row(OPEN_TRANSACTIONS, key, producer_id)
 
     def fault(
         self, key: PartitionKey, row: Partition, known: bytes | None, header: BatchHeader
@@ -121,14 +118,8 @@ class ParticipantFold:
         if opened.first_offset < 0:
             state = self._state
             opened = opened._replace(first_offset=base_offset)
-            state.put(
-                OPEN_TRANSACTIONS.key(key, producer_id),
-                OPEN_TRANSACTIONS.encode(opened),
-            )
-            state.put(
-                OPEN_FIRSTS.key(key, base_offset),
-                encode_count(producer_id),
-            )
+            state.put_row(OPEN_TRANSACTIONS, opened, key, producer_id)
+            state.put(OPEN_FIRSTS.key(key, base_offset), encode_count(producer_id))
             if row.first_open < 0:
                 row.first_open = base_offset
             else:
@@ -146,7 +137,7 @@ class ParticipantFold:
         for number, key in enumerate(marker.partitions):
             if not self._end_in_partition(log_offset, key, marker, header, place, firsts):
                 without.append(number)
-        if without and self._shared:  # a rebuild does not judge it again
+        if without and self._state.shared:  # a rebuild does not judge it again
             bits = bytearray((len(marker.partitions) + 7) // 8)
             for number in without:
                 bits[number >> 3] |= 1 << (number & 7)
@@ -168,20 +159,12 @@ class ParticipantFold:
             max(before.used_ms, marker.time_ms),
         )
         if after != before:
-            state.put(
-                TRANSACTIONAL_PRODUCERS.key(producer_id),
-                TRANSACTIONAL_PRODUCERS.encode(after),
-            )
+            state.put_row(TRANSACTIONAL_PRODUCERS, after, producer_id)
 
     def _end_in_partition(
-        self,
-        log_offset: int,
-        key: PartitionKey,
-        marker: Marker,
-        header: BatchHeader,
-        place: LogLocation,
-        firsts: Keys,
-    ) -> bool:
+        self, log_offset: int, key: PartitionKey, marker: Marker, header: BatchHeader,
+        place: LogLocation, firsts: Keys,
+    ) -> bool:  # fmt: skip
         """End it in a partition; return whether the marker took an offset. `firsts`: OPEN_FIRST
         keys."""
         state, producer_id = self._state, marker.producer_id
@@ -201,7 +184,7 @@ class ParticipantFold:
         if not marker.commit:
             row.any_aborted = True
             aborted = Aborted(producer_id, opened.first_offset, row.last_stable)
-            state.put(ABORTED.key(key, offset), ABORTED.encode(aborted))
+            state.put_row(ABORTED, aborted, key, offset)
         producers.fence(state, key, row, producer_id, header.producer_epoch, marker.time_ms)
         return True
 
@@ -217,8 +200,7 @@ class ParticipantFold:
         """Let offsets wait for the end of their transaction; codes as of `GroupFold.commit`."""
         asked = TransactionCommit.decode(envelope)
         state, group = self._state, asked.group
-        group_key = OPEN_GROUPS.key(group, asked.producer_id)
-        opened = OPEN_GROUPS.get(state.get, group, asked.producer_id)
+        opened = state.row(OPEN_GROUPS, group, asked.producer_id)
         if opened is None or opened.epoch != asked.epoch:
             return Outcome(Code.INVALID_TXN_STATE)
         if asked.number not in (NO_NUMBER, opened.number):
@@ -235,7 +217,7 @@ class ParticipantFold:
             added += self._groups.wait_for_end(log_offset, asked, offset)
         if added:
             opened = opened._replace(pending=opened.pending + added)
-            state.put(group_key, OPEN_GROUPS.encode(opened))
+            state.put_row(OPEN_GROUPS, opened, group, asked.producer_id)
             state.count_pending(added)
         self._groups.note_commit(log_offset, group, asked.time_ms)
         return Outcome(Code.NONE, codes=tuple(codes))
@@ -243,8 +225,7 @@ class ParticipantFold:
     def _end_in_group(self, log_offset: int, group: str, marker: Marker) -> int:
         """End it in a group; return how many pending offsets are left there."""
         state, producer_id = self._state, marker.producer_id
-        group_key = OPEN_GROUPS.key(group, producer_id)
-        opened = OPEN_GROUPS.get(state.get, group, producer_id)
+        opened = state.row(OPEN_GROUPS, group, producer_id)
         if opened is None or opened.number != marker.number:
             return 0
         settled = self._groups.settle(
@@ -254,9 +235,9 @@ class ParticipantFold:
         if settled:
             state.count_pending(-settled)
         if left <= 0 or not settled:
-            state.put(group_key, None)
+            state.put(OPEN_GROUPS.key(group, producer_id), None)
             return 0
-        state.put(group_key, OPEN_GROUPS.encode(opened._replace(pending=left)))
+        state.put_row(OPEN_GROUPS, opened._replace(pending=left), group, producer_id)
         return left
 
     def forget_producer(self, producer_id: int, used_ms: int) -> Outcome:

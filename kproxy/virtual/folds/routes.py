@@ -4,221 +4,41 @@ A record's target follows from its bytes and its epoch alone, never from a setti
 owners agree. The fold refuses nothing of what is shipped but what was taken before.
 """
 
-import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
+from kproxy.virtual.commands.routes import Cut, ForgetLanded, Ship
+from kproxy.virtual.folds.route_definitions import Definitions, Told
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
-from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import (
-    DEFINITIONS,
-    DEFINITIONS_MAX,
     EPOCHS_MAX,
     NOTHING_LANDED,
-    PARTITION_ROUTES_MAX,
     ROUTE_PARTS,
     ROUTES,
-    SOURCE_PARTITIONS_MAX,
-    Definition,
     Epoch,
     Route,
 )
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
 
-TO, FROM, FROM_START = "kproxy.route.to", "kproxy.route.from", "kproxy.route.from.start"
-FILTER, CONFIGS = "kproxy.route.filter", "kproxy.route.configs"
-UNROUTABLE = "kproxy.route.unroutable"
-FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
-ROUTE_SETTINGS = b'"kproxy.route.'
-"""The mark in the body of a CREATE of a queue that defines a route."""
-ROUTE_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
 _ID = struct.Struct(">QQ")
 _TIME_MASK = (1 << 47) - 1
-
-
-class Told(NamedTuple):
-    """A definer's route, as the shards of its source are told of it."""
-
-    definer: QueueId
-    spec: bytes
-    from_start: bool
-
-
-def definitions_between(before: Queue | None, after: Queue | None) -> dict[str, str]:
-    """Return what a made, changed or deleted queue has to tell: specs by the source's name."""
-    was = None if before is None else source_of(before.configs, before.name)
-    now = None if after is None else source_of(after.configs, after.name)
-    told = {} if was is None or was == now else {was: ""}
-    if after is not None and now is not None:
-        told[now] = spec_of(after).decode()
-    return told
-
-
-def source_of(configs: Mapping[str, str], name: str) -> str | None:
-    """Return the name of the queue that a queue with these settings has a route from."""
-    if configs.get(TO):
-        return name
-    return configs.get(FROM) or None
-
-
-def spec_of(queue: Queue) -> bytes:
-    """Return the spec of where records go, by the settings of the queue that defines it."""
-    spec = {name: queue.configs[name] for name in ROUTE_SPEC if name in queue.configs}
-    return json.dumps({"name": queue.name, **spec}, sort_keys=True).encode()
-
-
-def told_of(work: Iterable[Sequence[Any]]) -> list[Told]:
-    """Return routes as ASSIGN_PARTITIONS carries them."""
-    return [
-        Told(QueueId(bytes.fromhex(definer)), spec.encode(), bool(from_start))
-        for definer, spec, from_start in work
-    ]
-
-
-def to_tell(routes: Iterable[Told]) -> list[list[Any]]:
-    """Return routes for `told_of` to read."""
-    return [[one.definer.hex(), one.spec.decode(), one.from_start] for one in routes]
-
-
-def crowded(source: str, queue: Queue | None = None) -> Outcome:
-    """Refuse a route, as its source has as many as it may."""
-    message = (
-        f"there are as many routes from queue {source} already as there may be: {DEFINITIONS_MAX},"
-        f" {PARTITION_ROUTES_MAX} over its partitions, and none from more than"
-        f" {SOURCE_PARTITIONS_MAX} partitions"
-    )
-    return Outcome(Code.POLICY_VIOLATION, message=message, queue=queue)
 
 
 class RouteFold:
     """The application of routes to a shard's state."""
 
-    def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool) -> None:
+    def __init__(self, state: State, shard: ShardId, shards: int) -> None:
         self._state = state
         self._shard = shard
         self._shards = shards
-        self._shared = shared
-        self._any_defined: bool | None = None  # not looked at yet
-
-    # -- the definers of routes, in the home shard of the source's name
-
-    @property
-    def any_defined(self) -> bool:
-        """Whether this shard has ever told of a route: where not, nothing is looked up."""
-        if self._any_defined is None:
-            self._any_defined = bool(self._state.some(*RowKind.ROUTE_DEFINITION.range(), 1))
-        return self._any_defined
-
-    def _definitions(self, source: str) -> list[Definition]:
-        if not self.any_defined:
-            return []
-        data = self._state.get(DEFINITIONS.key(source))
-        return [] if data is None else route_rows.decode_definitions(data)
-
-    def _put_definitions(self, source: str, definitions: Sequence[Definition]) -> None:
-        key = DEFINITIONS.key(source)
-        value = route_rows.encode_definitions(definitions) if definitions else None
-        self._any_defined = True
-        self._state.put(key, value)
-
-    def define(self, asked: DefineRoute) -> Code | None:
-        """Note a route. NONE: that has changed something; None: it has not."""
-        known = self._definitions(asked.source)
-        spec = asked.spec.encode()
-        before = next((one for one in known if one.definer == asked.definer), None)
-        if before is not None and before.as_of >= asked.as_of:
-            return None
-        others = [one for one in known if one is not before]
-        if spec and (before is None or not before.spec) and self._is_full(asked.source, others):
-            return Code.POLICY_VIOLATION
-        if len(others) >= DEFINITIONS_MAX:
-            gone = [one for one in others if not one.spec]
-            if not gone:
-                return Code.POLICY_VIOLATION if spec else None
-            others.remove(min(gone, key=lambda one: one.as_of))
-        first = before is None or before.from_start
-        # Records that were passed on once are not passed on again; one that was never told of may
-        # begin so.
-        from_start = first and (asked.from_start if spec else before is None)
-        made = Definition(asked.definer, asked.as_of, from_start, spec)
-        self._put_definitions(asked.source, [*others, made])
-        return None if spec == (b"" if before is None else before.spec) else Code.NONE
-
-    def refusal(self, before: Queue | None, after: Queue) -> Outcome | None:
-        """Return why a queue is not made, or not changed, for its routes or those from it."""
-        if after.configs:
-            source = self._crowded(before, after)
-            if source is not None:
-                return crowded(source)
-            fault = self._chained(before, after)
-            if fault is not None:
-                return Outcome(Code.INVALID_CONFIG, message=fault, queue=before)
-        if before is None or after.wanted > before.wanted:
-            fault = self._spread_too_far(after)
-            if fault is not None:
-                return Outcome(Code.INVALID_PARTITIONS, message=fault, queue=before)
-        return None
-
-    def _crowded(self, before: Queue | None, after: Queue) -> str | None:
-        """Return the source that has as many routes as it may, if a queue is to have one more.
-
-        Only sources whose home is asked at once count; others answer for themselves.
-        """
-        for source, spec in definitions_between(before, after).items():
-            if spec and (self._shards == 1 or source == after.name):
-                known = self._definitions(source)
-                if not any(one.definer == after.queue_id and one.spec for one in known):
-                    if self._is_full(source, known):
-                        return source
-        return None
-
-    def _chained(self, before: Queue | None, after: Queue) -> str | None:
-        """Return what is wrong with a queue that gets records by a route while others take its."""
-        source = after.configs.get(FROM)
-        if not source or (before and before.configs.get(FROM) == source):
-            return None
-        if all(one.definer == after.queue_id for one in self.routes_from(after.name)):
-            return None
-        return (
-            f"{FROM}={source}: other queues take records from {after.name} by a route, and what it"
-            f" gets by one is not routed on: have them take theirs from {source} first"
-        )
-
-    def _is_full(self, source: str, known: Sequence[Definition]) -> bool:
-        """Return whether a queue of this name has as many routes as it may."""
-        queue = self._state.queue(source)
-        most = route_rows.routes_max(1 if queue is None else queue.wanted)
-        return sum(bool(one.spec) for one in known) >= most
-
-    def _spread_too_far(self, queue: Queue) -> str | None:
-        """Return what is wrong with so many partitions of a queue that has routes, for people."""
-        routes = len(self.routes_from(queue.name))
-        if routes <= route_rows.routes_max(queue.wanted):
-            return None
-        most = min(SOURCE_PARTITIONS_MAX, PARTITION_ROUTES_MAX // routes)
-        return f"a queue that {routes} routes are from may have at most {most} partitions"
-
-    def forget(self, source: str, definer: QueueId) -> None:
-        """Forget the definition of a queue that is gone: nobody tells of it any more."""
-        known = self._definitions(source)
-        left = [one for one in known if one.definer != definer]
-        if len(left) < len(known):
-            self._put_definitions(source, left)
-
-    def routes_from(self, source: str) -> list[Told]:
-        """Return all routes from a queue of this name."""
-        found = self._definitions(source)
-        return [Told(one.definer, one.spec, one.from_start) for one in found if one.spec]
+        self.definitions = Definitions(state, shards)
 
     # -- routes beside the records
 
@@ -237,15 +57,14 @@ class RouteFold:
         definer. `others`: the spec of any other; None: they do not change.
         """
         mine = set(indexes)
-        for start, end in route_rows.queue_ranges(queue_id):
-            for key, data in self._state.scan(start, end):
-                source, definer = ROUTES.parts(key)
-                spec = told.get(definer, others)
-                if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
-                    continue
-                row, route = self._state.partition(source), route_rows.decode_route(data)
-                if row is not None and route.as_of < as_of and _is_crowded(route, row):
-                    return True
+        for key, data in self._state.scan(*ROUTES.of_queue(queue_id)):
+            source, definer = ROUTES.parts(key)
+            spec = told.get(definer, others)
+            if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
+                continue
+            row, route = self._state.partition(source), route_rows.decode_route(data)
+            if row is not None and route.as_of < as_of and _is_crowded(route, row):
+                return True
         return False
 
     def tell(
@@ -254,10 +73,10 @@ class RouteFold:
         """Define all routes of these partitions from now on; others than these end."""
         told = {one.definer: one for one in routes}
         known: dict[int, dict[QueueId, bytes]] = {}
-        for start, end in route_rows.queue_ranges(queue_id):  # at once: there may be thousands
-            for key, data in self._state.scan(start, end):
-                (_, index), definer = ROUTES.parts(key)
-                known.setdefault(index, {})[definer] = data
+        # At once: there may be thousands.
+        for key, data in self._state.scan(*ROUTES.of_queue(queue_id)):
+            (_, index), definer = ROUTES.parts(key)
+            known.setdefault(index, {})[definer] = data
         for index in indexes:
             source = queue_id, index
             row = self._state.partition(source)
@@ -296,7 +115,8 @@ class RouteFold:
         """Note a cut; the outcome's number is its end. NOT_LEADER_OR_FOLLOWER: it is void."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        source, definer, after, through, parts, made = Cut.decode(envelope)
+        asked = Cut.decode(envelope)
+        source, definer, after, through = asked.source, asked.definer, asked.after, asked.through
         row = self._state.partition(source)
         route = route_rows.route_in(self._state.get, source, definer)
         if row is None or route is None:
@@ -308,7 +128,7 @@ class RouteFold:
             self._drop(source, definer, row)
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         cut = route._replace(
-            landed=route.cut, cut=through, parts=parts, made=route.made + made,
+            landed=route.cut, cut=through, parts=asked.parts, made=route.made + asked.made,
             epochs=_needed(route.epochs, route.cut),
         )  # fmt: skip
         key = ROUTES.key(source, definer)
@@ -329,9 +149,7 @@ class RouteFold:
         OFFSET_OUT_OF_RANGE: some of it was taken by an earlier cut, up to the offset in `numbers`.
         """
         state, asked = self._state, Ship.decode(envelope)
-        key = ROUTE_PARTS.key(asked.definer, asked.source)
-        data = state.get(key)
-        landed = NOTHING_LANDED if data is None else ROUTE_PARTS.decode(data)
+        landed = state.row(ROUTE_PARTS, asked.definer, asked.source) or NOTHING_LANDED
         if landed.has(asked.through, asked.part):
             return self._void(log_offset)
         if not self._is_cut(asked):
@@ -339,9 +157,8 @@ class RouteFold:
         if 0 <= asked.after < landed.through < asked.through:
             void, numbers = self._void(log_offset), (landed.through,)
             return void._replace(code=Code.OFFSET_OUT_OF_RANGE, numbers=numbers)
-        state.put(
-            key, ROUTE_PARTS.encode(landed.with_part(asked.through, asked.part, asked.time_ms))
-        )
+        after = landed.with_part(asked.through, asked.part, asked.time_ms)
+        state.put_row(ROUTE_PARTS, after, asked.definer, asked.source)
         if asked.only:
             return self._ship_to_definer(log_offset, asked, envelope, location)
         made, settled = list[Queue](), list[Queue]()
@@ -380,8 +197,6 @@ class RouteFold:
         """Return a queue that was looked up before its first record, as the route makes it."""
         changed = replace(queue, configs=configs, changed_at=LogOffset(log_offset), unasked=False)
         self._state.put_queue(changed)
-        if self._shared:
-            self._state.put(rows.announce_key(queue.name), log_offset.to_bytes(8, "big"))
         return changed
 
     def _is_cut(self, asked: Ship) -> bool:
@@ -422,25 +237,21 @@ class RouteFold:
         )  # fmt: skip
         self._state.add_partitions(queue_id, [0])
         self._state.put_queue(queue)
-        if self._shared:
-            self._state.put(rows.announce_key(name), log_offset.to_bytes(8, "big"))
-        routes = self.routes_from(name)
+        routes = self.definitions.routes_from(name)
         if routes:
             self.tell(queue_id, [0], routes, log_offset)
         return queue
 
     def _void(self, log_offset: int) -> Outcome:
-        if self._shared:  # a rebuild does not judge it again
-            self._state.put(rows.no_effect_key(log_offset), b"")
+        self._state.void(log_offset)
         return Outcome(Code.NONE, -1, numbers=(0,))
 
     def forget_landed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         asked = ForgetLanded.decode(envelope)
         for definer, source in asked.routes:
-            key = ROUTE_PARTS.key(definer, source)
-            data = self._state.get(key)
-            if data is not None and ROUTE_PARTS.decode(data).used_ms <= asked.time_ms:
-                self._state.put(key, None)
+            landed = self._state.row(ROUTE_PARTS, definer, source)
+            if landed is not None and landed.used_ms <= asked.time_ms:
+                self._state.put(ROUTE_PARTS.key(definer, source), None)
         for key in asked.forwarded:
             if self._state.get(key) is not None:
                 self._state.put(key, None)

@@ -26,7 +26,6 @@ from kproxy.virtual.commands.shares import (
 )
 from kproxy.virtual.folds.groups import GroupFold
 from kproxy.virtual.outcome import LogLocation, Outcome
-from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.shares import (
@@ -52,10 +51,9 @@ from kproxy.virtual.types import PartitionKey
 class ShareFold:
     """The application of share groups to a shard's state."""
 
-    def __init__(self, state: State, groups: GroupFold, *, shared: bool) -> None:
+    def __init__(self, state: State, groups: GroupFold) -> None:
         self._state = state
         self._groups = groups
-        self._shared = shared
 
     # -- share partitions
 
@@ -71,7 +69,7 @@ class ShareFold:
         partition = self._state.partition(change.key)
         if partition is None:
             return
-        known = SHARE_PARTITIONS.get(self._state.get, change.key, group)
+        known = self._state.row(SHARE_PARTITIONS, change.key, group)
         if change.action == ShareAction.RESOLVE:
             if known is not None and known.epoch == change.epoch and known.since_ms >= 0:
                 start = _start_of(change.start, partition)
@@ -96,7 +94,7 @@ class ShareFold:
         self._state.touched.add(change.key)  # waiting readers look again
 
     def _put(self, key: PartitionKey, group: str, row: SharePartition) -> None:
-        self._state.put(SHARE_PARTITIONS.key(key, group), SHARE_PARTITIONS.encode(row))
+        self._state.put_row(SHARE_PARTITIONS, row, key, group)
 
     def _drop_states(self, key: PartitionKey, group: str, row: SharePartition) -> None:
         _Window(self._state, key, group, row).drop_chunks(row.end // CHUNK + 1)
@@ -121,7 +119,7 @@ class ShareFold:
     def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
         state, key = self._state, asked.key
         partition = state.partition(key)
-        known = SHARE_PARTITIONS.get(state.get, key, group)
+        known = state.row(SHARE_PARTITIONS, key, group)
         if partition is None or known is None or known.epoch != asked.epoch or known.since_ms >= 0:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         window = _Window(state, key, group, known)
@@ -141,21 +139,21 @@ class ShareFold:
     # -- reads for others
 
     def look(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        group, keys = LookAtShares.decode(envelope)
+        asked = LookAtShares.decode(envelope)
         numbers: list[int] = []
-        for key in keys:
-            numbers += stands(self._state, key, group)
+        for key in asked.keys:
+            numbers += stands(self._state, key, asked.group)
         return Outcome(Code.NONE, numbers=tuple(numbers))
 
     def note_queues(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Note queues of a group. NOT_COORDINATOR: the group is another by now."""
-        group, after, queues = NoteShareQueues.decode(envelope)
-        head = self._groups.head(group)
-        if head is None or head.version != after:
+        asked = NoteShareQueues.decode(envelope)
+        head = self._groups.head(asked.group)
+        if head is None or head.version != asked.after:
             return Outcome(Code.NOT_COORDINATOR)
-        for queue_id, partitions in queues:
+        for queue_id, partitions in asked.queues:
             value = share_rows.encode_initialised(partitions) if partitions else None
-            self._state.put(SHARE_QUEUES.key(group, queue_id), value)
+            self._state.put(SHARE_QUEUES.key(asked.group, queue_id), value)
         return Outcome(Code.NONE)
 
     # -- records that are passed on
@@ -169,12 +167,14 @@ class ShareFold:
         state, key = self._state, asked.target
         row = state.partition(key)
         if row is None:
-            return self._void(log_offset, Outcome(Code.UNKNOWN_TOPIC_ID))
-        taken_key = FORWARDED.key(key, asked.stream, asked.source, asked.group)
-        data = state.get(taken_key)
-        if data is not None and (taken := FORWARDED.decode(data)) >= asked.first:
-            return self._void(log_offset, Outcome(Code.NONE, -1, numbers=tuple(taken)))
-        state.put(taken_key, FORWARDED.encode(asked.last))
+            state.void(log_offset)
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        stream = key, asked.stream, asked.source, asked.group
+        taken = state.row(FORWARDED, *stream)
+        if taken is not None and taken >= asked.first:
+            state.void(log_offset)
+            return Outcome(Code.NONE, -1, numbers=tuple(taken))
+        state.put_row(FORWARDED, asked.last, *stream)
         header = read_header(asked.batch)
         place = LogLocation(location.segment, location.position, len(asked.batch))
         base_offset = row.next_offset
@@ -187,20 +187,15 @@ class ShareFold:
         """Set a stream's target. Only the owner does: an earlier one must not change it."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        source, group, target, after = AimForward.decode(envelope)
-        if self._state.partition(source) is None:
+        asked = AimForward.decode(envelope)
+        if self._state.partition(asked.source) is None:
             return Outcome(Code.UNKNOWN_TOPIC_ID)
-        known = FORWARD_TARGETS.get(self._state.get, source, group)
-        if after != (-1 if known is None else known.log_offset):  # one that was late
+        known = self._state.row(FORWARD_TARGETS, asked.source, asked.group)
+        if asked.after != (-1 if known is None else known.log_offset):  # one that was late
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        aimed = share_rows.Aimed(target, log_offset)
-        self._state.put(FORWARD_TARGETS.key(source, group), FORWARD_TARGETS.encode(aimed))
+        aimed = share_rows.Aimed(asked.target, log_offset)
+        self._state.put_row(FORWARD_TARGETS, aimed, asked.source, asked.group)
         return Outcome(Code.NONE)
-
-    def _void(self, log_offset: int, outcome: Outcome) -> Outcome:
-        if self._shared:  # a rebuild does not judge it again
-            self._state.put(rows.no_effect_key(log_offset), b"")
-        return outcome
 
     def settle(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         for place in SettleForward.decode(envelope).places:
@@ -222,7 +217,7 @@ def stands(state: State, key: PartitionKey, group: str) -> tuple[int, int]:
     Below 0, as in Kafka, where it was reset to what is still to be written.
     """
     partition = state.partition(key)
-    known = SHARE_PARTITIONS.get(state.get, key, group)
+    known = state.row(SHARE_PARTITIONS, key, group)
     if partition is None or known is None or known.since_ms >= 0:
         return -1, -1
     start, done = max(known.start, partition.log_start), known.done

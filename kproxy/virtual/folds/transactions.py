@@ -61,8 +61,7 @@ class TransactionFold:
         self._restored_at: int | None = None  # not looked at yet
 
     def _row(self, transactional_id: str) -> Transaction | None:
-        data = self._state.get(TRANSACTIONS.key(transactional_id))
-        return None if data is None else TRANSACTIONS.decode(data)
+        return self._state.row(TRANSACTIONS, transactional_id)
 
     def _put(self, transactional_id: str, before: Transaction | None, after: Transaction) -> None:
         due = transaction_rows.transaction_due_key(after, transactional_id)
@@ -71,7 +70,10 @@ class TransactionFold:
             if due_before != due:
                 self._state.put(due_before, None)
         self._state.file(due)
-        self._state.put(TRANSACTIONS.key(transactional_id), TRANSACTIONS.encode(after))
+        self._state.put_row(TRANSACTIONS, after, transactional_id)
+
+    def allocate(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        return Outcome(Code.NONE, self._new_producer_id(log_offset))
 
     def _new_producer_id(self, log_offset: int) -> int:
         """Return an id that is unique for ever: no two commands share shard and log offset."""
@@ -109,7 +111,9 @@ class TransactionFold:
         what was open is being aborted."""
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_COORDINATOR)
-        name, timeout_ms, expected_id, expected_epoch, time_ms = InitProducer.decode(envelope)
+        asked = InitProducer.decode(envelope)
+        name, timeout_ms, time_ms = asked.transactional_id, asked.timeout_ms, asked.time_ms
+        expected_id, expected_epoch = asked.expected_id, asked.expected_epoch
         row = self._row(name)
         if row is None:
             made = Transaction(
@@ -152,11 +156,9 @@ class TransactionFold:
     def _fenced(self, log_offset: int, row: Transaction, time_ms: int) -> Transaction:
         """Abort what is open; a holder of its epoch can go on only by INIT_PRODUCER."""
         aborting = row._replace(
-            state=TransactionState.PREPARE_ABORT,
-            update_ms=time_ms,
-            ending_producer_id=row.producer_id,
-            ending_epoch=row.epoch,
-        )
+            state=TransactionState.PREPARE_ABORT, update_ms=time_ms,
+            ending_producer_id=row.producer_id, ending_epoch=row.epoch,
+        )  # fmt: skip
         return self._bumped(log_offset, aborting)
 
     # -- the participants
@@ -207,13 +209,10 @@ class TransactionFold:
             self._state.put(key, asked.transactional_id.encode())
         if added or not opened:
             after = row._replace(
-                state=_ONGOING,
-                version=asked.version,
-                start_ms=row.start_ms if opened else asked.time_ms,
-                update_ms=asked.time_ms,
-                number=number,
-                participants=row.participants * opened + added,
-            )
+                state=_ONGOING, version=asked.version,
+                start_ms=row.start_ms if opened else asked.time_ms, update_ms=asked.time_ms,
+                number=number, participants=row.participants * opened + added,
+            )  # fmt: skip
             self._put(asked.transactional_id, row, after)
 
     def _begin_here(self, asked: Enlist, number: int, listed: list[Participant]) -> None:
@@ -252,21 +251,14 @@ class TransactionFold:
             return Outcome(code, row.producer_id, epoch=row.epoch)
         if row.state == _ONGOING:
             after = row._replace(
-                state=_PREPARE[asked.commit],
-                version=asked.version,
-                update_ms=asked.time_ms,
-                ending_producer_id=row.producer_id,
-                ending_epoch=row.epoch,
-                marker_epoch=row.epoch,
-            )
+                state=_PREPARE[asked.commit], version=asked.version, update_ms=asked.time_ms,
+                ending_producer_id=row.producer_id, ending_epoch=row.epoch, marker_epoch=row.epoch,
+            )  # fmt: skip
         else:  # an abort of nothing, which bumps the epoch
             after = row._replace(
-                state=_COMPLETE[False],
-                version=asked.version,
-                start_ms=asked.time_ms,
-                update_ms=asked.time_ms,
-                participants=0,
-            )
+                state=_COMPLETE[False], version=asked.version, start_ms=asked.time_ms,
+                update_ms=asked.time_ms, participants=0,
+            )  # fmt: skip
         if asked.version >= 2:
             after = self._bumped(log_offset, after)
         self._put(asked.transactional_id, row, after)
@@ -336,7 +328,8 @@ class TransactionFold:
 
     def complete(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
         """Complete it. The outcome's number: participants that are still to be forgotten."""
-        name, number, time_ms = Complete.decode(envelope)
+        asked = Complete.decode(envelope)
+        name, number, time_ms = asked.transactional_id, asked.number, asked.time_ms
         row = self._row(name)
         if row is None or not row.state.is_ending or row.number != number:
             return Outcome(Code.INVALID_TXN_STATE, 0)
@@ -356,7 +349,8 @@ class TransactionFold:
     # -- forgetting
 
     def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
-        name, producer_id, used_ms = ExpireTransaction.decode(envelope)
+        asked = ExpireTransaction.decode(envelope)
+        name, producer_id, used_ms = asked.transactional_id, asked.producer_id, asked.used_ms
         if not name:
             return self._participants.forget_producer(producer_id, used_ms)
         row = self._row(name)

@@ -10,13 +10,12 @@ time, the first of them when the batch is.
 - A DELAY_DUE row in the index, and the DELAY_ENTRY that says which one is a partition's.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import HIDDEN
 from kproxy.virtual.schema import Get, Keys, Rows
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
 
 class Waiting(NamedTuple):
@@ -59,9 +58,3 @@ def waiting_range(key: PartitionKey, due_ms: int = 0, offset: int = 0) -> tuple[
 def waiting_in(get: Get, key: PartitionKey) -> Waiting:
     """Return what waits for a partition. Raise ValueError for a form of a later kproxy."""
     return DELAYS.get(get, key) or NOTHING
-
-
-def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the ranges of a queue's rows, for a sweep once it is deleted."""
-    for rows in (WAITING_BATCHES, DELAY_ENTRIES):
-        yield rows.of_queue(queue_id)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.schema import Keys
 
 NO_VERSION = -1
 GOING = "going"
@@ -36,34 +37,21 @@ _BYTES = ("assigned", "revoking", "target", "assignment")
 _PLAIN, _PACKED = ord("{"), 1
 _FORM = struct.Struct(">BI")
 _EVERY = 32
-PACKED_FROM = 2
-"""The level from which rows and GROUP are packed."""
 
 
-def group_key(group: str) -> bytes:
-    return RowKind.GROUP + group.encode()
+group_key = Keys(RowKind.GROUP, "T").key
+member_key = Keys(RowKind.MEMBER, "NT")
+group_due_key = Keys(RowKind.GROUP_DUE, "tT")
 
 
-def member_key(group: str, member: str) -> bytes:
-    return member_prefix(group) + member.encode()
-
-
-def member_prefix(group: str) -> bytes:
-    name = group.encode()
-    return RowKind.MEMBER + len(name).to_bytes(2, "big") + name
+member_prefix = member_key.key
+group_due_of = group_due_key.parts
+"""Return (time in ms, group) of a key of kind GROUP_DUE."""
 
 
 def group_of_member(key: bytes) -> str:
-    return key[3 : 3 + int.from_bytes(key[1:3], "big")].decode()
-
-
-def group_due_key(time_ms: int, group: str) -> bytes:
-    return RowKind.GROUP_DUE + max(0, time_ms).to_bytes(8, "big") + group.encode()
-
-
-def group_due_of(key: bytes) -> tuple[int, str]:
-    """Return (time in ms, group) of a key of kind `e`."""
-    return int.from_bytes(key[1:9], "big"), key[9:].decode()
+    group: str = member_key.parts(key)[0]
+    return group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +63,8 @@ class GroupRow:
     members: int = 0
     empty_since_ms: int = 0
     look_ms: int = 0  # its `e` row's time
-    empty_at_last_scan: bool = (
-        False  # no offset was left when it was last looked at, and none was committed since
-    )
+    empty_at_last_scan: bool = False
+    """Whether no offset was left when it was last looked at, and none was committed since."""
     values: dict[str, Any] = field(default_factory=dict)
     """The values that its coordinator keeps: generation, leader, protocol and the like."""
 
@@ -86,30 +73,15 @@ class GroupRow:
         return GOING in self.values
 
     def encode(self) -> bytes:
-        return dumps(
-            [
-                self.version,
-                self.kind,
-                self.members,
-                self.empty_since_ms,
-                self.look_ms,
-                self.empty_at_last_scan,
-                self.values,
-            ]
-        )
+        return dumps([getattr(self, name) for name in self.__slots__])
 
 
 def decode_group(data: bytes) -> GroupRow:
     version, kind, members, empty_since_ms, look_ms, empty_at_last_scan, values = json.loads(data)
     return GroupRow(
-        version=version,
-        kind=kind,
-        members=members,
-        empty_since_ms=empty_since_ms,
-        look_ms=look_ms,
-        empty_at_last_scan=empty_at_last_scan,
-        values=values,
-    )
+        version=version, kind=kind, members=members, empty_since_ms=empty_since_ms,
+        look_ms=look_ms, empty_at_last_scan=empty_at_last_scan, values=values,
+    )  # fmt: skip
 
 
 def member_epoch(data: bytes) -> int:

@@ -8,19 +8,18 @@ route, a queue with a filter the definer of a route from another queue.
 - A ROUTE_LANDED is in each shard that gets records: how much of one partition's cut it has taken.
 """
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from kproxy.virtual.fields import Fields
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.schema import Get, Keys, Rows
+from kproxy.virtual.schema import FORM, Get, Keys, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
-_FORM = 1
-_ROUTE = struct.Struct(">BQQHQQH")
-_EPOCH = struct.Struct(">QI")
-_DEFINITION = struct.Struct(">16sQBI")
+_ROUTE = Fields("BQQHQQHR")
+_EPOCH = Fields("QZ")
+_DEFINITION = Fields("UQ?Z")
 EPOCHS_MAX = 64
 """The most epochs of one route. With as many, a change is refused or put off until more is passed
 on; below the level WAITS_FROM, and of a definer that goes, it takes the last one's place."""
@@ -62,25 +61,17 @@ class Route(NamedTuple):
         return None if last.spec else last.start
 
     def encode(self) -> bytes:
-        parts = [_ROUTE.pack(_FORM, *self[:5], len(self.epochs))]
-        for start, spec in self.epochs:
-            parts += (_EPOCH.pack(start, len(spec)), spec)
-        return b"".join(parts)
+        epochs = b"".join([_EPOCH.pack(*epoch) for epoch in self.epochs])
+        return _ROUTE.pack(FORM, *self[:5], len(self.epochs), epochs)
 
 
 def decode_route(data: bytes) -> Route:
     """Decode a row. Raise ValueError for a form of a later kproxy."""
-    form, landed, cut, parts, made, as_of, count = _ROUTE.unpack_from(data)
-    if form != _FORM:
+    form, landed, cut, parts, made, as_of, _, epochs = _ROUTE.read(data, 0)
+    if form != FORM:
         raise later_form("a row of kind P", form)
-    at = _ROUTE.size
-    epochs = []
-    for _ in range(count):
-        start, length = _EPOCH.unpack_from(data, at)
-        at += _EPOCH.size
-        epochs.append(Epoch(start, data[at : at + length]))
-        at += length
-    return Route(landed, cut, parts, made, as_of, tuple(epochs))
+    found = tuple(map(Epoch._make, _EPOCH.items(epochs, 0)))
+    return Route(landed, cut, parts, made, as_of, found)
 
 
 def ends_with(data: bytes, spec: bytes) -> bool:
@@ -96,11 +87,6 @@ def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:
     """Return a route. Raise ValueError for a form of a later kproxy."""
     data = get(ROUTES.key(source, definer))
     return None if data is None else decode_route(data)
-
-
-def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the range of a queue's routes, for a sweep once it is deleted."""
-    yield ROUTES.of_queue(queue_id)
 
 
 # -- rows of the source's home shard
@@ -123,23 +109,14 @@ DEFINITIONS = Keys(RowKind.ROUTE_DEFINITION, "T")
 
 
 def encode_definitions(definitions: Sequence[Definition]) -> bytes:
-    parts = [bytes([_FORM])]
-    for definer, as_of, from_start, spec in definitions:
-        parts += (_DEFINITION.pack(definer, as_of, from_start, len(spec)), spec)
-    return b"".join(parts)
+    return bytes([FORM]) + b"".join([_DEFINITION.pack(*one) for one in definitions])
 
 
 def decode_definitions(data: bytes) -> list[Definition]:
     """Decode a row. Raise ValueError for a form of a later kproxy."""
-    if data[0] != _FORM:
+    if data[0] != FORM:
         raise later_form("a row of kind X", data[0])
-    found, at = [], 1
-    while at < len(data):
-        definer, as_of, from_start, length = _DEFINITION.unpack_from(data, at)
-        at += _DEFINITION.size
-        found.append(Definition(QueueId(definer), as_of, bool(from_start), data[at : at + length]))
-        at += length
-    return found
+    return [Definition._make(values) for values in _DEFINITION.items(data, 1)]
 
 
 def routes_max(partitions: int) -> int:

@@ -7,13 +7,12 @@ A record's state and how often it was delivered are one byte. The states of 256 
 An ACQUIRED record is never written: who holds it until when is known to the owner's memory alone.
 """
 
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.schema import Get, Keys, Rows, encode_count
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
 CHUNK = 256
 """Offsets in a row of states."""
@@ -121,12 +120,6 @@ class Aimed(NamedTuple):
 
 FORWARD_TARGETS = Rows(RowKind.FORWARD_TARGET, "PT", Aimed, "PQ")
 """The targets by source and group."""
-
-
-def queue_ranges(queue_id: QueueId) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the ranges of keys that begin with a queue, for a sweep once it is deleted."""
-    for rows in (SHARE_PARTITIONS, SHARE_STATES, FORWARDED, FORWARD_TARGETS):
-        yield rows.of_queue(queue_id)
 
 
 # -- in the group's shard

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed, decode_committed
+from kproxy.virtual.rows.offsets import Committed, decode_committed
 from kproxy.virtual.schema import Keys, Rows
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -123,10 +123,14 @@ def participant_key(number: int, participant: Participant) -> bytes:
 
 def participant_of(key: bytes) -> Participant:
     """Return the participant of a key of PARTICIPANTS."""
-    _, shard, body = PARTICIPANTS.parts(key)
-    if body[:1] == _A_GROUP:
-        return Participant(shard, group=body[1:].decode())
-    return Participant(shard, (QueueId(body[1:17]), int.from_bytes(body[17:], "big")))
+    return participant(*PARTICIPANTS.parts(key)[1:])
+
+
+def participant(shard: int, data: bytes) -> Participant:
+    """Return a participant from its shard and what it encodes to."""
+    if data[:1] == _A_GROUP:
+        return Participant(shard, group=data[1:].decode())
+    return Participant(shard, (QueueId(data[1:17]), int.from_bytes(data[17:], "big")))
 
 
 # -- a producer in a shard that takes part
@@ -184,11 +188,6 @@ ABORTED = Rows(RowKind.ABORTED, "PQ", Aborted, "qqq")
 def aborted_range(key: PartitionKey, start: int, end: int = (1 << 64) - 1) -> tuple[bytes, bytes]:
     """Return the range of aborted transactions whose markers lie at `start` to before `end`."""
     return ABORTED.key(key, start), ABORTED.key(key, end)
-
-
-def queue_ranges(queue_id: QueueId) -> list[tuple[bytes, bytes]]:
-    """Return the ranges of all that transactions have left of a queue, for a sweep."""
-    return [rows.of_queue(queue_id) for rows in (OPEN_TRANSACTIONS, OPEN_FIRSTS, ABORTED)]
 
 
 # -- groups

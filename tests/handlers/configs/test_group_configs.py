@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import SHARES_FROM
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.levels import SHARES_FROM
 from tests import bodies
 from tests.handlers.test_handlers import Client
 

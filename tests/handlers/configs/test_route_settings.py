@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import ROUTES_FROM
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.virtual.levels import ROUTES_FROM
 from kproxy.virtual.rows.routes import EPOCHS_MAX
 from tests import bodies
 from tests.handlers.test_handlers import Client

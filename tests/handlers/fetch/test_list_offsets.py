@@ -18,7 +18,7 @@ from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.worker.request import NextRequestSignal
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
@@ -146,13 +146,13 @@ async def test_a_queue_deleted_meanwhile_ends_the_search(monkeypatch: pytest.Mon
         assert produce(worker, batch(b"v", times=(time_ms,))) == 0
     shard: Any = worker.any_shard()
     key = (present(worker.catalogue.find("q")).queue_id, 0)
-    shard.state.put(rows.batch_key(*key, 0), None)
+    shard.state.put(batch_rows.batch_key(*key, 0), None)
     row = shard.state.partition(key)
     row.log_start = 1
 
     async def rest(pace: Pace) -> None:
         for offset in range(3, 11):
-            shard.state.put(rows.batch_key(*key, offset), None)
+            shard.state.put(batch_rows.batch_key(*key, offset), None)
         shard.state.drain()
         await anyio.lowlevel.checkpoint()
 

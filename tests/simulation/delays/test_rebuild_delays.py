@@ -12,10 +12,12 @@ import pytest
 
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.shard import copier
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
+from kproxy.virtual.reindex import RowsDisagree
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.delays import DELAY_ENTRIES, DELAYS_DUE, WAITING_BATCHES
@@ -110,7 +112,7 @@ class WithDelays(Simulation):
             self.late.append(made)
         return made
 
-    def bytes_of(self, found: rows.Batch) -> bytes:
+    def bytes_of(self, found: batch_rows.Batch) -> bytes:
         if found.copied:
             return super().bytes_of(found)
         body = self.owner.log[found.log_offset].body
@@ -199,11 +201,11 @@ def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_rebuild_revives_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "remove_waiting", lambda *removed: None)
+    patch.setattr(reindex, "remove_waiting", lambda *removed: None)
 
 
 def _numbers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows, "with_number", lambda data, number: data)
+    patch.setattr(batch_rows, "with_number", lambda data, number: data)
 
 
 def _one_of_each_envelope(patch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def _one_of_each_envelope(patch: pytest.MonkeyPatch) -> None:
 
 
 def _not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "file_at", lambda *filed: None)
+    patch.setattr(reindex, "file_at", lambda *filed: None)
 
 
 def _due_twice(patch: pytest.MonkeyPatch) -> None:
@@ -220,7 +222,7 @@ def _due_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _copies_do_not_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot.Reindex, "_waits", lambda *waiting: None)
+    patch.setattr(reindex.Reindex, "_waits", lambda *waiting: None)
 
 
 MISTAKES: list[Mistake] = [
@@ -233,4 +235,4 @@ MISTAKES: list[Mistake] = [
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: Any) -> None:
     mistake(monkeypatch)
-    see(rebuilds(WithDelays), range(100), snapshot.RowsDisagree, struct.error, KeyError, TypeError)
+    see(rebuilds(WithDelays), range(100), RowsDisagree, struct.error, KeyError, TypeError)

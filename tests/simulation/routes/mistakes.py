@@ -12,6 +12,7 @@ from kproxy.shard.appends import outcome_of
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.routes import Cut, DefineRoute
 from kproxy.virtual.folds import routes as route_fold
+from kproxy.virtual.folds.route_definitions import Definitions
 from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import routes as route_rows
@@ -170,16 +171,16 @@ def _a_cut_may_begin_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def _from_its_start_each_time(patch: pytest.MonkeyPatch) -> None:
-    define = RouteFold.define
+    define = Definitions.define
 
-    def forgetful(self: RouteFold, asked: DefineRoute) -> Any:
+    def forgetful(self: Definitions, asked: DefineRoute) -> Any:
         known = self._definitions(asked.source)
         before = next((one for one in known if one.definer == asked.definer), None)
         if before is not None and not before.spec and before.as_of < asked.as_of:
             self._put_definitions(asked.source, [one for one in known if one is not before])
         return define(self, asked)
 
-    patch.setattr(RouteFold, "define", forgetful)
+    patch.setattr(Definitions, "define", forgetful)
 
 
 def _no_epochs(patch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, DeleteQu
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.commands.transactions import Begin, Marker
-from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
+from kproxy.virtual.folds.route_definitions import FILTER, FROM, FROM_START, TO, UNROUTABLE, spec_of
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.kinds import RowKind

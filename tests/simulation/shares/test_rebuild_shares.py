@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kproxy.protocol.batch import read_header
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
@@ -32,7 +32,7 @@ from kproxy.virtual.commands.shares import (
     batch_of,
 )
 from kproxy.virtual.folds.carried import carried
-from kproxy.virtual.folds.shares import ShareFold
+from kproxy.virtual.reindex import RowsDisagree
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import (
@@ -43,6 +43,7 @@ from kproxy.virtual.rows.shares import (
     RecordState,
     state_byte,
 )
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.simulation.rebuild_mistakes import Mistake, not_copied, uncounted, unpublished
 from tests.simulation.seeds import see, seeds, sums
@@ -149,11 +150,11 @@ def test_a_rebuilt_shard_is_the_owners_with_share_groups(seeds: range) -> None:
 
 
 def _void_ones_are_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareFold, "_void", lambda self, log_offset, outcome: outcome)
+    patch.setattr(State, "void", lambda self, log_offset: None)
 
 
 def _the_whole_body_is_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "carried", _whole(carried))
+    patch.setattr(reindex, "carried", _whole(carried))
 
 
 def _the_whole_body_is_copied(patch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ MISTAKES: dict[str, Mistake] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     MISTAKES[mistake](monkeypatch)
-    see(rebuilds(WithShares), range(100), snapshot.RowsDisagree, struct.error)
+    see(rebuilds(WithShares), range(100), RowsDisagree, struct.error)
 
 
 def test_the_batch_of_a_forward_is_found_without_reading_it() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.groups import DeleteGroup
 from kproxy.virtual.commands.offsets import CommitOffsets, DeleteOffsets, OffsetCommit
@@ -22,6 +21,7 @@ from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.transactions import End, EndCause, TransactionCommit
 from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.transactions import (

@@ -15,9 +15,8 @@ import pytest
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.rebuild import pieces
 from kproxy.config.server import Config
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES, control_batch, read_header
-from kproxy.virtual import snapshot
+from kproxy.virtual import reindex, snapshot
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import OffsetCommit
 from kproxy.virtual.commands.transactions import (
@@ -34,6 +33,8 @@ from kproxy.virtual.commands.transactions import (
 from kproxy.virtual.folds import groups as group_fold
 from kproxy.virtual.folds import transactions as transaction_fold
 from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.levels import NEWEST
+from kproxy.virtual.reindex import Reindex, RowsDisagree
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
@@ -47,7 +48,6 @@ from kproxy.virtual.rows.transactions import (
     Transaction,
     TransactionState,
 )
-from kproxy.virtual.snapshot import Reindex
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import MemoryShard
@@ -349,7 +349,7 @@ def _only_the_first_is_counted(patch: pytest.MonkeyPatch) -> None:
         found = carried(state, log_offset, envelope, location)
         return islice(found, 1) if envelope.kind == Kind.MARKER else found
 
-    patch.setattr(snapshot, "carried", first)
+    patch.setattr(reindex, "carried", first)
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -380,7 +380,7 @@ def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch, mistake: str) -> Non
     MISTAKES[mistake](monkeypatch)
     # The order of sets differs each time: of 100 seeds, 2 to 5 see the rarest. A count below 0
     # cannot be packed.
-    see(rebuilds(WithTransactions), range(SEEDS), snapshot.RowsDisagree, struct.error)
+    see(rebuilds(WithTransactions), range(SEEDS), RowsDisagree, struct.error)
 
 
 def test_a_rebuild_takes_few_markers_at_a_time() -> None:

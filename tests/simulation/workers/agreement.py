@@ -8,10 +8,12 @@ from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.counts import counted
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.types import QueueId
 from tests.fakes import DictKv
 from tests.simulation.folded import differing, of_kinds, of_the_living
@@ -79,7 +81,9 @@ def _check_plainly(shard: Shard, world: World) -> None:
     for key, data in shard.kv.scan(*RowKind.OFFSET.range()):
         length = int.from_bytes(key[1:3], "big")
         group = key[3 : 3 + length].decode()
-        commits[group, *rows.partition_of_offset(key)] = rows.decode_committed(data).offset
+        commits[group, *offset_rows.partition_of_offset(key)] = offset_rows.decode_committed(
+            data
+        ).offset
     plainly = {key: offset for key, offset in commits.items() if key[0] not in within}
     assert plainly == plain.commits
     groups = {}
@@ -113,8 +117,8 @@ def _live(found: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes]) -> dict[b
         if key[:1] == b"b":
             row = wanted.get(rows.partition_key(*rows.partition_of(key)))
             if row is not None:
-                if rows.batch_key_offset(key) >= rows.decode_partition(row).log_start:
-                    live[key] = rows.decode_batch(data)
+                if batch_rows.batch_key_offset(key) >= rows.decode_partition(row).log_start:
+                    live[key] = batch_rows.decode_batch(data)
     return live
 
 

@@ -21,10 +21,11 @@ from kproxy.virtual import producers, state
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.folds.groups import GroupFold
 from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
 from tests.simulation.workers.cluster import SimLink
@@ -44,8 +45,8 @@ def who_catches_up_announces(patch: pytest.MonkeyPatch) -> None:
 def a_sweep_beside_the_log(patch: pytest.MonkeyPatch) -> None:
     async def sweep(shard: Any, queue_id: bytes) -> None:
         for key, _ in list(shard.kv.scan(b"r" + queue_id, b"r" + queue_id + b"\xff" * 5)):
-            offset_key = rows.offset_key(
-                rows.group_of_offset_by_queue(key), *rows.partition_of(key)
+            offset_key = offset_rows.offset_key(
+                offset_rows.group_of_offset_by_queue(key), *rows.partition_of(key)
             )
             shard.commit({key: None, offset_key: None})
 

@@ -107,7 +107,7 @@ class Life:
         link: Any = self.link
         voice = ClusterContext(
             link=link, shards=self.count, cache=self.cache, serving=self.shards.serving,
-            settle=self.catalogue_barrier.wait, tasks=tasks,
+            settle=self.catalogue_barrier.wait, tasks=tasks, level=Level(),
         )  # fmt: skip
         self.command_router = CommandRouter(voice, self.now_ms)
         self.link.unfollowed = self.command_router.unfollowed

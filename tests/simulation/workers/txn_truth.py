@@ -8,6 +8,7 @@ from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
@@ -158,8 +159,10 @@ def _visible(world: World, served: list[Shard]) -> list[bytes]:
 def consumed(shard: Shard, key: PartitionKey, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, value) of transactional records, by the consumer's own algorithm."""
     batches = [
-        (rows.batch_key_offset(k), rows.decode_batch(data))
-        for k, data in shard.kv.scan(rows.batch_key(*key, start), rows.batch_key(*key, end))
+        (batch_rows.batch_key_offset(k), batch_rows.decode_batch(data))
+        for k, data in shard.kv.scan(
+            batch_rows.batch_key(*key, start), batch_rows.batch_key(*key, end)
+        )
     ]
     search = AbortedSearch(key, start, end)
     while search.look(shard.state) < end:
@@ -180,7 +183,7 @@ def consumed(shard: Shard, key: PartitionKey, start: int, end: int) -> Iterator[
                 yield base + number, value
 
 
-def _read(shard: Shard, batch: rows.Batch) -> bytes:
+def _read(shard: Shard, batch: batch_rows.Batch) -> bytes:
     buffer = bytearray(batch.length)
     assert shard.segments.read_into(memoryview(buffer), batch.segment, batch.position, True)
     return bytes(buffer)

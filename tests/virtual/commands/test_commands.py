@@ -44,6 +44,7 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import OLDEST
 from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Compaction
 from kproxy.virtual.rows.transactions import Participant, tag_of
@@ -88,7 +89,10 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
     (DeleteQueue(Q), None, Kind.DELETE, (0, 0, 0), b""),
     (ConfigureQueue(Q, {"a": "1"}, ["b"], False), None, Kind.CONFIGURE, (0, 0, 0),
      b'{"set":{"a":"1"},"drop":["b"],"all":false}'),
+    (ConfigureQueue(Q, {}, [], True, True), None, Kind.CONFIGURE, (0, 0, 0),
+     b'{"set":{},"drop":[],"all":true,"waits":true}'),
     (Trim(Q, 2, 7, 9), None, Kind.TRIM, (2, 7, 9), b""),
+    (Trim(Q, 2, 7, 9, spares=True), None, Kind.TRIM, (2, 7, 9), b"\1"),
     (Compact(Q, 2, [(5, 1), (9, 0)]), None, Kind.COMPACT, (2, 0, 0),
      bytes(32) + b"\xff" * 8 + bytes(16) + (5).to_bytes(8, "big") + b"\1"
      + (9).to_bytes(8, "big") + b"\0"),
@@ -201,9 +205,11 @@ def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
 
 def test_a_class_without_traits_or_with_anothers_kind_is_refused() -> None:
     with pytest.raises(TypeError):
-        of_kind(Kind.TRIM)  # type: ignore[call-arg]
+        of_kind(Kind.TRIM, level=OLDEST)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="level"):
+        of_kind(Kind.TRIM, DiskUse.ALWAYS)  # type: ignore[call-arg]
     with pytest.raises(AssertionError, match="TRIM has two classes"):
-        of_kind(Kind.TRIM, DiskUse.ALWAYS)(Trim)
+        of_kind(Kind.TRIM, DiskUse.ALWAYS, level=OLDEST)(Trim)
 
 
 def test_deletions_are_accepted_on_a_full_disk() -> None:

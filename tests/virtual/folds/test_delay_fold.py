@@ -67,7 +67,7 @@ def entry(shard: MemoryShard) -> int | None:
 
 def is_void(shard: MemoryShard, outcome: Outcome) -> bool:
     noted = shard.kv.get(rows.no_effect_key(len(shard.log) - 1)) is not None
-    assert noted == (shard.fold._shared and outcome.number < 0)
+    assert noted == (shard.state.shared and outcome.number < 0)
     return outcome.number < 0
 
 

@@ -20,7 +20,15 @@ from kproxy.virtual.commands.queues import (
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.commands.shards import Claim
-from kproxy.virtual.folds.routes import FILTER, FROM, FROM_START, TO, UNROUTABLE, Told, to_tell
+from kproxy.virtual.folds.route_definitions import (
+    FILTER,
+    FROM,
+    FROM_START,
+    TO,
+    UNROUTABLE,
+    Told,
+    to_tell,
+)
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import queues as rows

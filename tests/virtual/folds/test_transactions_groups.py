@@ -4,13 +4,13 @@ import pytest
 
 from kproxy.common.errors import Code
 from kproxy.loop.steps import at_once
-from kproxy.metadata.levels import NEWEST
 from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
 from kproxy.virtual.commands.offsets import DeleteOffsets, ExpireOffsets, OffsetCommit
 from kproxy.virtual.commands.queues import DeleteQueue
 from kproxy.virtual.commands.transactions import TransactionCommit
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.folds import groups as group_fold
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows.groups import decode_group, group_key
 from kproxy.virtual.rows.kinds import RowKind

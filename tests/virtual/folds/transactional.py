@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.metadata.levels import NEWEST
 from kproxy.protocol.batch import control_batch
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
@@ -20,11 +19,13 @@ from kproxy.virtual.commands.transactions import (
     Marker,
     TransactionCommit,
 )
+from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Committed, Partition
+from kproxy.virtual.rows.offsets import Committed
+from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import (
     NO_NUMBER,
     OPEN_GROUPS,

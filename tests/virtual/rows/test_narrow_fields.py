@@ -19,13 +19,16 @@ from kproxy.delays import delivery
 from kproxy.metadata import group_settings, routing
 from kproxy.protocol.batch import HEADER
 from kproxy.protocol.guard import TEXT_BYTES_MAX
-from kproxy.virtual import partitioner, schema
+from kproxy.virtual import fields, partitioner, schema
 from kproxy.virtual.commands import delays as delay_commands
+from kproxy.virtual.commands import forms
 from kproxy.virtual.commands import routes as route_commands
 from kproxy.virtual.commands import shares as share_commands
 from kproxy.virtual.commands import transactions as transaction_commands
 from kproxy.virtual.commands.envelope import FORM, Kind
+from kproxy.virtual.commands.traits import COMMANDS, FORMS
 from kproxy.virtual.folds import transactions as transaction_fold
+from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.routes import EPOCHS_MAX, PARTS_MAX
@@ -52,7 +55,7 @@ ROWS = 0xFFFF_FFFF
 """The number of rows of a shard that nobody has: some 50 bytes each."""
 WINDOW = 1 << 24
 LIMITS = {
-    "commands.records._REMOVED": [rows.GENERATION_MAX],
+    "commands.records._REMOVED": [batch_rows.GENERATION_MAX],
     "commands.delays._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
     "commands.delays._DUE": [
         WIRE32, FEW, delivery.BATCHES_AT_ONCE, delay_commands.BATCHES_MAX,
@@ -66,11 +69,10 @@ LIMITS = {
     "commands.envelope.HEAD": [max(Kind), FORM, INDEX],
     "commands.envelope._CRC": [CRC],
     "rows.groups._FORM": [FEW, WIRE32],
-    "rows.groups.member_prefix": [TEXT],
-    "commands.offsets._LENGTH": [TEXT],
-    "commands.offsets._COUNT": [WIRE32],
+    "rows.groups.member_key": [TEXT],
+    "commands.offsets._DELETION": [FEW, TEXT, WIRE32],
     "commands.offsets._PARTITION": [INDEX],
-    "commands.offsets._EXPIRE": [WIRE32],
+    "commands.offsets._EXPIRY": [FEW, TEXT, WIRE32],
     "commands.offsets._EXPIRED": [INDEX],
     "commands.offsets._COMMIT": [WIRE32, WIRE32],
     "commands.offsets._OFFSET": [INDEX, WIRE32, WIRE32],
@@ -80,7 +82,7 @@ LIMITS = {
     "rows.producers._SENT": [WIRE32, WIRE32],
     "rows.producers._LAST_SEQUENCE": [WIRE32],
     "rows.producers._EPOCH": [WIRE16],
-    "commands.routes._CUT": [FEW, PARTS_MAX, route_commands.TARGETS_MAX],
+    "commands.routes.Cut": [PARTS_MAX, route_commands.TARGETS_MAX],
     "commands.routes._SHIP": [
         WIRE32, FEW, PARTS_MAX, FEW, 4 * routing.CONFIGS_MAX,
         route_commands.TARGETS_MAX,
@@ -92,36 +94,39 @@ LIMITS = {
     "rows.routes._EPOCH": [WIRE32],
     "rows.routes.ROUTES": [INDEX],
     "rows.routes.ROUTE_PARTS": [INDEX],
-    "rows.routes._DEFINITION": [FEW, WIRE32],
+    "rows.routes._DEFINITION": [WIRE32],
     "rows.routes.ends_with": [WIRE32],
     "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],
     "rows.queues._PARTITION_KEY": [INDEX],
     "rows.queues._PRODUCER_KEY": [INDEX],
-    "rows.queues._BATCH_KEY": [INDEX],
+    "rows.batches._BATCH_KEY": [INDEX],
     "rows.queues._PARTITION": [0xF800 | 1100],
     "rows.queues._SPILLED": [rows.SPILLED_MAX],
     "rows.queues._SPILLED_BY_TIME": [rows.SPILLED_MAX_BY_TIME],
-    "rows.queues._BATCH": [PLACE, WIRE32, WIRE32, rows.GENERATION_MAX + 1],
-    "rows.queues._OFFSET": [WIRE32],
-    "rows.queues._ORDERED_OFFSET": [WIRE32],
+    "rows.batches._BATCH": [PLACE, WIRE32, WIRE32, batch_rows.GENERATION_MAX + 1],
+    "rows.offsets._OFFSET": [WIRE32],
+    "rows.offsets._ORDERED_OFFSET": [WIRE32],
     "rows.queues._DUE": [rows.TOMBSTONE_INDEX],
     "rows.queues._ASSIGNMENT": [rows.HIDDEN],
-    "rows.queues._TERM": [FEW],
-    "rows.queues._STORED": [PLACE, WIRE32, WIRE32],
-    "rows.queues._MORE": [delay_commands.BATCHES_MAX + 1],
-    "rows.queues._WHOSE": [delay_commands.BATCHES_MAX + 1],
-    "rows.queues.offset_key": [INDEX],
-    "rows.queues.offset_prefix": [TEXT],
-    "rows.queues.offset_by_queue_key": [INDEX],
+    "rows.queues.retention_entry_key": [INDEX],
+    "rows.queues.producers_due_key": [INDEX],
+    "rows.queues.compaction_key": [INDEX],
+    "rows.batches._STORED": [PLACE, WIRE32, WIRE32],
+    "rows.batches._MORE": [delay_commands.BATCHES_MAX + 1],
+    "rows.batches._WHOSE": [delay_commands.BATCHES_MAX + 1],
+    "rows.offsets.offset_key": [INDEX],
+    "rows.offsets.offset_prefix": [TEXT],
+    "rows.offsets.offset_by_queue_key": [INDEX],
     "commands.shares._HEAD": [FEW, TEXT, WIRE32],
-    "commands.shares._SET": [INDEX, FEW],
+    "commands.shares.SetShares": [TEXT, WIRE32, INDEX, FEW],
     "commands.shares._SHARE": [INDEX, WIRE32, 0],
     "commands.shares._RUN": [WINDOW, WINDOW, 0xFF, share_commands.OWED | FEW],
-    "commands.shares._PARTITION": [INDEX],
-    "commands.shares._QUEUE": [rows.HIDDEN],
+    "commands.shares.LookAtShares": [TEXT, WIRE32, INDEX],
+    "commands.shares.AimForward": [INDEX],
+    "commands.shares.NoteShareQueues": [TEXT, WIRE32, rows.HIDDEN],
     "commands.shares._FORWARD": [FEW, FEW, INDEX, WINDOW, WINDOW, TEXT],
     "commands.shares._LENGTH": [TEXT],
-    "commands.shares._PLACE": [WINDOW],
+    "commands.shares.SettleForward": [TEXT, WIRE32, WINDOW],
     "rows.shares.SHARE_PARTITIONS": [INDEX, WINDOW],
     "rows.shares.SHARE_STATES": [INDEX, TEXT],
     "rows.shares.DEAD_LETTERS": [WINDOW, INDEX, WINDOW, COUNT_MAX, FEW],
@@ -130,16 +135,15 @@ LIMITS = {
     "rows.shares.SHARE_QUEUES": [TEXT],
     "rows.shares.encode_initialised": [rows.HIDDEN],
     "snapshot._AS_OF": [FEW],
-    "commands.transactions._LENGTH": [TEXT],
-    "commands.transactions._INIT": [WIRE32, WIRE16],
-    "commands.transactions._PRODUCER": [WIRE16, VERSION],
-    "commands.transactions._BEGIN": [WIRE16, VERSION, ALL, ALL],
-    "commands.transactions._END": [WIRE16, VERSION, FEW],
+    "commands.transactions.InitProducer": [WIRE32, WIRE16],
+    "commands.transactions._ENLIST": [FEW, WIRE16, VERSION, TEXT],
+    "commands.transactions.Begin": [WIRE16, VERSION, ALL, ALL, INDEX, TEXT],
+    "commands.transactions.End": [WIRE16, VERSION, FEW],
     "commands.transactions._MARKER": [FEW, EPOCH, FEW, ALL, ALL],
+    "commands.transactions.Marker": [EPOCH, ALL, ALL, INDEX, TEXT],
     "commands.transactions._PARTITION": [INDEX],
     "commands.transactions._ENLISTED": [SHARDS, 1 + TEXT],
     "commands.transactions._COMMIT": [WIRE16, WIRE32, WIRE32],
-    "commands.transactions._OFFSET": [INDEX, WIRE32, WIRE32],
     "rows.transactions.Participant": [INDEX],
     "rows.transactions.TRANSACTIONS": [
         EPOCH, EPOCH, WIRE32, FEW, VERSION, EPOCH, EPOCH, transaction_fold.PARTICIPANTS_MAX,
@@ -161,7 +165,8 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
     for module in pkgutil.walk_packages(virtual.__path__, "kproxy.virtual."):
         made, name = import_module(module.name), module.name.removeprefix("kproxy.virtual.")
         yield from _of_schemas(name, made)
-        if made is schema:
+        yield from _of_forms(name)
+        if made in (fields, forms, schema):
             continue
         tree = ast.parse(inspect.getsource(made))
         for node in tree.body:
@@ -183,11 +188,23 @@ def narrow_fields() -> Iterator[tuple[str, list[int]]]:
                 yield f"{name}.{_name(node)}", found
 
 
+ROOM = MOST | {"P": MOST["I"], "N": MOST["H"], "Y": MOST["H"], "Z": MOST["I"]}
+
+
+def _of_forms(name: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield fields of commands of this module that have a form."""
+    for kind, body in FORMS.items():
+        if COMMANDS[kind].__module__ == f"kproxy.virtual.{name}":
+            if found := [ROOM[code] for codes in body for code in codes if code in ROOM]:
+                yield f"{name}.{COMMANDS[kind].__name__}", found
+
+
 def _of_schemas(name: str, module: ModuleType) -> Iterator[tuple[str, list[int]]]:
-    room = MOST | {"P": MOST["I"], "N": MOST["H"]}
     for variable, value in vars(module).items():
-        if isinstance(value, schema.Keys) and f"{variable} = " in inspect.getsource(module):
-            if found := [room[code] for code in value.codes if code in room]:
+        if isinstance(value, schema.Keys | fields.Fields) and f"{variable} = " in inspect.getsource(
+            module
+        ):
+            if found := [ROOM[code] for code in value.codes if code in ROOM]:
                 yield f"{name}.{variable}", found
 
 

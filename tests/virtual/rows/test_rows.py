@@ -8,10 +8,14 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import producers as producer_rows
 from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.rows.producers import BatchMetadata
-from kproxy.virtual.rows.queues import Batch, Committed, Partition, Queue, Term
+from kproxy.virtual.rows.queues import Partition, Queue, Term
 from kproxy.virtual.types import LogOffset, QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard
@@ -25,14 +29,14 @@ QUEUE = Queue(
 )  # fmt: skip
 FORM_AT: list[tuple[bytes, int, Callable[[bytes], object]]] = [
     (Partition().encode(), 0, rows.decode_partition),
-    (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, rows.decode_batch),
+    (Batch(0, 0, 1, 0, 0, 1, 5, 5).encode(), 0, batch_rows.decode_batch),
     (
         producer_rows.producer_with(None, 7, 0, BatchMetadata(0, 0, 0, 0)),
         10,
         producer_rows.decode_producer,
     ),
-    (Committed(3, -1, 0, "m").encode(), 12, rows.decode_committed),
-    (Committed(3, -1, 0, "m", 5).encode(), 12, rows.decode_committed),
+    (Committed(3, -1, 0, "m").encode(), 12, offset_rows.decode_committed),
+    (Committed(3, -1, 0, "m", 5).encode(), 12, offset_rows.decode_committed),
     (QUEUE.encode(), 40, lambda data: rows.decode_queue("q", data)),
     (Term(3, 4).encode(), 0, rows.decode_term),
 ]
@@ -50,7 +54,10 @@ def test_a_form_of_a_later_kproxy_is_refused(
 @pytest.mark.parametrize("number", [-(2**63), -1, 0, 1 << 56, 2**63 - 1])
 def test_numbers_that_clients_choose_are_no_forms(number: int) -> None:
     time_ms = (1 << 55) - 1
-    assert rows.decode_committed(Committed(number, number >> 32, time_ms, "").encode())[0] == number
+    assert (
+        offset_rows.decode_committed(Committed(number, number >> 32, time_ms, "").encode())[0]
+        == number
+    )
     sent = BatchMetadata(number >> 32, number >> 32, number, number)
     row = producer_rows.producer_with(None, number, -1, sent)
     for _ in range(producer_rows.BATCHES_REMEMBERED):
@@ -120,8 +127,8 @@ def test_an_older_kproxy_passes_over_whose_transaction_a_batch_is(
     routed: bool, number: int
 ) -> None:
     new = Batch(0, 0, 1, 0, 0, 1, 5, 5, routed=routed, number=number, transaction=7)
-    assert rows.decode_batch(new.encode()) == new
+    assert batch_rows.decode_batch(new.encode()) == new
     size = len(Batch(0, 0, 1, 0, 0, 1, 5, 5).encode())
     assert struct.unpack_from(">?H", new.encode(), size) == (routed, number)  # as it read them
-    old = new._replace(transaction=rows.NOT_SAID)
-    assert rows.decode_batch(old.encode()) == old
+    old = new._replace(transaction=batch_rows.NOT_SAID)
+    assert batch_rows.decode_batch(old.encode()) == old

@@ -1,0 +1,210 @@
+"""The index of a shard's batches, made again from the log below the X of the published rows.
+
+Below X an append is not judged again, for the state that judged it is gone; its place is counted on
+from the partition's `Anchor`, past those that have a `v` row. A MARKER takes an offset in each
+partition that it names, but those whose bits are set in its `v` row. The batches of a FORWARD, a
+SHIP, a LATER or a DUE are counted as an append is; the latter two may have several for one
+partition, so there an anchor says which of them it is. From X on the fold goes on as always.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.virtual.commands.delays import Due
+from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.records import Compact, Replace
+from kproxy.virtual.commands.shares import is_passed_on
+from kproxy.virtual.fold import copied_header, copied_location, remove_batch
+from kproxy.virtual.folds.carried import DELAYS, carried
+from kproxy.virtual.folds.delays import file_at, remove_waiting
+from kproxy.virtual.outcome import LogLocation
+from kproxy.virtual.rows import batches as batch_rows
+from kproxy.virtual.rows import delays as delay_rows
+from kproxy.virtual.rows import queues as rows
+from kproxy.virtual.rows.batches import NOT_SAID, Batch, transaction_of
+from kproxy.virtual.rows.delays import WAITING_BATCHES
+from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.transactions import ABORTED
+from kproxy.virtual.snapshot import NUMBER_AT
+from kproxy.virtual.state import State
+from kproxy.virtual.types import PartitionKey
+
+_COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
+_ROWS_AT_ONCE = 1000
+_COPIES = (Kind.COPY, Kind.REPLACE)
+_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
+_LOG_OFFSET = (1 << NUMBER_AT) - 1
+
+
+class RowsDisagree(Exception):
+    """The published rows and the log do not fit together: something was lost."""
+
+
+class Reindex:
+    """A search for the live batches of the log below X."""
+
+    def __init__(self, state: State, now_ms: int, look_within_ms: int) -> None:
+        """Begin; `state` has the published rows, all of them.
+
+        When partitions are due for a look at their retention is not published: they are spread over
+        the time from now that is given.
+        """
+        self._state = state
+        self._now_ms = now_ms
+        self._look_within_ms = look_within_ms
+        self._any_void = next(state.kv.scan(*RowKind.NO_EFFECT.range()), None) is not None
+
+    def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
+        """Note where a live batch lies; of anything else nothing is needed."""
+        kind = envelope.kind
+        if kind in _COPIES:
+            if not self._void(log_offset):
+                self._copy((envelope.queue_id, envelope.partition), envelope, location)
+        elif kind == Kind.COMPACT:
+            key = (envelope.queue_id, envelope.partition)
+            for last_offset, generation in Compact.decode(envelope).removed:
+                remove_batch(self._state, key, last_offset, generation)
+        elif kind == Kind.MARKER:
+            self._marker(log_offset, envelope, location)
+        elif kind in _CARRYING and not self._void(log_offset):
+            if kind in DELAYS:
+                self._delayed(log_offset, envelope, location)
+                return
+            routed = kind == Kind.SHIP or (kind == Kind.FORWARD and not is_passed_on(envelope))
+            for key, batch, place in carried(self._state, log_offset, envelope, location):
+                self._count_on(key, log_offset, read_header(batch), place, routed=routed)
+
+    def _delayed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
+        if envelope.kind == Kind.DUE:
+            due = Due.decode(envelope)
+            for last_offset in due.removed:
+                remove_waiting(self._state, delay_rows.hidden(due.key), last_offset)
+        numbers: dict[PartitionKey, int] = {}
+        for key, batch, place in carried(self._state, log_offset, envelope, location):
+            numbers[key] = number = numbers.get(key, -1) + 1
+            self._count_on(key, log_offset, read_header(batch), place, number=number)
+
+    def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
+        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
+        void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
+        found = carried(self._state, log_offset, envelope, location)
+        for number, (key, batch, place) in enumerate(found):
+            if void is None or not void[number >> 3] & 1 << (number & 7):
+                self._count_on(key, log_offset, read_header(batch), place)
+
+    def _count_on(
+        self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
+        *, routed: bool = False, number: int = 0,
+    ) -> None:  # fmt: skip
+        """Count a batch that took the next offsets of its partition, of which it got `number`
+        before it by the same envelope."""
+        counter_key = rows.counter_key(rows.partition_key(*key))
+        data = self._state.get(counter_key)
+        if data is None:
+            return
+        at, base_offset, size, through_ms, end_offset = _COUNTER.unpack(data)
+        if log_offset < at & _LOG_OFFSET or (
+            log_offset == at & _LOG_OFFSET and number < at >> NUMBER_AT
+        ):
+            return
+        last_offset = base_offset + header.last_offset_delta
+        size += location.length
+        through_ms = max(through_ms, header.max_timestamp)
+        # Nothing else lies there: a copy comes behind it. A Batch is not made of it on the way.
+        row = batch_rows.appended(
+            location, header, log_offset, size, through_ms,
+            opened=header.is_transactional, routed=routed, number=number,
+        )  # fmt: skip
+        self._state.count_live(location)
+        self._state.put(batch_rows.batch_key(*key, last_offset), row)
+        at = log_offset | (number + 1) << NUMBER_AT
+        counted = _COUNTER.pack(at, last_offset + 1, size, through_ms, end_offset)
+        self._state.put(counter_key, counted)
+        if key[1] & rows.HIDDEN:
+            self._waits(key, header, last_offset)
+
+    def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
+        """Note that a batch waits until it is due."""
+        waiting = WAITING_BATCHES.key(delay_rows.shown(key), header.max_timestamp, last_offset)
+        self._state.put(waiting, b"")
+
+    def _void(self, log_offset: int) -> bool:
+        return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
+
+    def _copy(self, key: PartitionKey, envelope: Envelope, location: LogLocation) -> None:
+        header = copied_header(envelope)
+        last_offset = envelope.number + header.last_offset_delta
+        _, generation = Replace.generations(envelope)
+        row = self._state.partition(key)
+        if row is None or not row.log_start <= last_offset < row.next_offset:
+            return
+        log_offset, size, through_ms = COPIED.unpack_from(envelope.body)
+        batch = Batch(
+            *copied_location(location),
+            header.last_offset_delta, log_offset, size, header.max_timestamp, through_ms,
+            copied=generation + 1, routed=Replace.is_routed(envelope),
+            transaction=transaction_of(header) if header.is_transactional else NOT_SAID,
+        )  # fmt: skip
+        before = self._state.batch_at(key, last_offset)
+        if before is not None:
+            self._state.count_dead(before)
+        self._state.count_live(batch)
+        self._state.put(batch_rows.batch_key(*key, last_offset), batch.encode())
+        if key[1] & rows.HIDDEN:
+            self._waits(key, header, last_offset)
+        self._look_soon(key)
+
+    def finish(self) -> Iterator[None]:
+        """Finish once all of the log below X was seen and written; each step has changes to write.
+
+        Raise RowsDisagree.
+        """
+        for number, (key, data) in enumerate(
+            self._state.kv.scan(*RowKind.REBUILD_COUNTER.range()), 1
+        ):
+            _, counted, *_, end_offset = _COUNTER.unpack(data)
+            partition = rows.partition_of(key)
+            if counted != end_offset:
+                raise RowsDisagree(
+                    f"partition {partition[1]} of queue {partition[0].hex()} ends at {counted}"
+                    f" in the log, at {end_offset} in its row"
+                )
+            self._state.put(key, None)
+            self._look_soon(partition)
+            if number % _ROWS_AT_ONCE == 0:
+                yield
+        forget_ms = self._now_ms + rows.TOMBSTONE_KEPT_MS
+        for key, data in self._state.kv.scan(*RowKind.ASSIGNMENT.range()):
+            if not rows.decode_assignment(data)[1]:
+                note = rows.retention_due_key(
+                    forget_ms, rows.queue_id_of(key), rows.TOMBSTONE_INDEX
+                )
+                self._state.file(note)
+        yield
+        yield from self._sweep_aborted()
+
+    def _sweep_aborted(self) -> Iterator[None]:
+        """Note for the sweeper where aborted transactions lie before the log start.
+
+        The note that the TRIM left is not published.
+        """
+        noted = None
+        for number, (key, _) in enumerate(self._state.kv.scan(*RowKind.ABORTED.range()), 1):
+            partition = rows.partition_of(key)
+            if partition != noted and (row := self._state.partition(partition)) is not None:
+                if ABORTED.parts(key)[1] < row.log_start:
+                    # No TRIM leaves a note with a key like that.
+                    note_key = rows.trimmed_key(0) + rows.partition_key(*partition)
+                    self._state.file(note_key, rows.sweep_note(*partition))
+                noted = partition
+            if number % _ROWS_AT_ONCE == 0:
+                yield
+        yield
+
+    def _look_soon(self, key: PartitionKey) -> None:
+        if key[1] & rows.HIDDEN:
+            file_at(self._state, delay_rows.shown(key), 0)  # the next look sees what is due
+            return
+        spread_ms = int.from_bytes(key[0][-8:], "big") % self._look_within_ms
+        self._state.file(rows.retention_due_key(self._now_ms + spread_ms, *key))
