@@ -48,6 +48,7 @@ DELAYS = STATE + "delays"
 """The records of a queue that wait until they are due, likewise."""
 _PARTITIONS_MAX = 1000  # partitions of a queue that are told of
 _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
+_SETTINGS_MAX = 100  # settings of a resource; what is told of how queues stand is counted before
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
@@ -72,14 +73,17 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
                 found.append(await _routes(worker, request, resource.resource_name))
             if names is not None and DELAYS in names and resource.resource_type == TOPIC:
                 found.append(await _delays(worker, request, resource.resource_name))
-            if names is not None and resource.resource_type == GROUP:
-                asked = [name for name in names if name.startswith(STATE)]
-                found += [_state(worker, request, resource.resource_name, name) for name in asked]
             result["configs"] = found
+            if names is not None and resource.resource_type == GROUP:
+                for name in names:
+                    if name.startswith(STATE):
+                        await request.budget.step(_ENTRY_BYTES)
+                        found.append(await _state(worker, request, resource.resource_name, name))
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
-        await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
+        settings = min(len(result["configs"]), _SETTINGS_MAX)
+        await request.budget.step(_RESULT_BYTES + settings * _ENTRY_BYTES)
     return {"results": results}
 
 
@@ -151,12 +155,13 @@ def _standing_of(worker: Worker, request: Request, name: str) -> Queue | None:
     return worker.catalogue.find(name)
 
 
-def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
+async def _state(worker: Worker, request: Request, group: str, name: str) -> dict[str, Any]:
     """Return JSON: what waits for a dead-letter queue, and each partition that is served here."""
     queue = _standing_of(worker, request, name.removeprefix(STATE))
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
     for index in range(min(queue.partitions, _PARTITIONS_MAX) if queue is not None else 0):
+        await request.budget.step()
         with suppress(KafkaError):  # another worker serves it
             _, key, shard = worker.partition(name.removeprefix(STATE), index)
             stands = standing(worker.shares, shard, key, group)
