@@ -67,6 +67,7 @@ def unpacked_most(data: bytes, codec: int) -> int:
 
     It unpacks nothing. 0: the blocks are not sound. `UNPACKED_BYTES_MAX`: they are very many.
     """
+    sizes: Iterator[int]
     try:
         match CODECS[codec]:
             case "none":

@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
-from kproxy.security.quotas import PRODUCED, WORKED, Quotas, milliseconds
+from kproxy.security.quotas import MUTATED, PRODUCED, WORKED, Quotas, milliseconds
 from kproxy.server.dispatch import Accepted
 
 Frame = bytes | bytearray | StreamedResponse
@@ -66,7 +66,11 @@ def owed(quotas: Quotas, peer: Peer, header: RequestHeader) -> float:
     key = header.api_key
     if key in _OF_LOGIN:
         return 0.0
-    keys = (PRODUCED, WORKED) if key == ApiKey.PRODUCE else (WORKED,)
+    keys: tuple[str, ...] = (WORKED,)
+    if key == ApiKey.PRODUCE:
+        keys = (PRODUCED, WORKED)
+    elif header.api_version < EXCESS_TOLD_FROM.get(key, 0):
+        keys = (MUTATED, WORKED)
     return quotas.owes(peer, header.client_id, keys)
 
 

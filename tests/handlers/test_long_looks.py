@@ -14,7 +14,7 @@ BLOCKS = {
     3: (b"\x04\x22\x4d\x18\x40\x40\xc0", b"\1\0\0\x80a"),
     4: (b"\x28\xb5\x2f\xfd\0\x58", bytes(3)),
 }
-"""By codec: the head of a frame, and the smallest block."""
+"""The head of a frame and the smallest block, by codec."""
 
 
 async def test_how_very_many_queues_stand_in_a_group_is_told_in_slices() -> None:

@@ -16,6 +16,7 @@ from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -51,7 +52,7 @@ async def create(worker: Worker, request: Request) -> Mapping[str, Any]:
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
-    mutations = worker.mutations(request, strict_from=6)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.CREATE_TOPICS])
     answer = _Created(worker, request)
     for topic in body.topics:
         await step(_TOPIC_BYTES)
@@ -225,7 +226,7 @@ async def delete(worker: Worker, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
-    mutations = worker.mutations(request, strict_from=5)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.DELETE_TOPICS])
     names: Iterator[tuple[str | None, UUID]]
     if request.version >= 6:
         names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
@@ -320,7 +321,7 @@ async def create_partitions(worker: Worker, request: Request) -> Mapping[str, An
     growing = []
     added = 0
     await hear_of(worker, last, request.budget)
-    mutations = worker.mutations(request, strict_from=3)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.CREATE_PARTITIONS])
     for topic in last.values():
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
