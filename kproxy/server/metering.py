@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from kproxy.fetching.streamed_response import StreamedResponse
+from kproxy.loop.asking import ASKING
 from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
@@ -84,13 +85,15 @@ async def answered(
     signal = accepted.next_request
     if signal is not None:
         signal.throttle_s = 0.0
-    timed = Timed(work)
+    timed, asking = Timed(work), ASKING.get()
+    asking.take_threads_s()  # time of before there were quotas does not count
     frame = await timed
+    worked_s = timed.seconds + asking.take_threads_s()
     wait_s = signal.throttle_s if signal is not None else 0.0
     if header.api_key == ApiKey.PRODUCE:
         wait_s = max(wait_s, quotas.produced(peer, header.client_id, accepted.size))
     if frame or header.api_key != ApiKey.PRODUCE:
-        wait_s = max(wait_s, quotas.worked(peer, header.client_id, timed.seconds))
+        wait_s = max(wait_s, quotas.worked(peer, header.client_id, worked_s))
     if wait_s:
         frame = told(frame, header.api_key, header.api_version, milliseconds(wait_s))
     return frame, wait_s
