@@ -58,6 +58,25 @@ def unpack(data: bytes, codec: int) -> Iterator[bytes]:
         raise Malformed(f"the {CODECS[codec]} records do not decompress: {error}") from error
 
 
+def held_while_unpacked(data: bytes, codec: int) -> int:
+    """Return how many bytes `unpack` holds between two pieces: the window, or a whole block.
+
+    The sender chooses that: a few kilobytes of zstd may ask for 128 MiB.
+    """
+    try:
+        match CODECS[codec]:
+            case "snappy":
+                return max(map(cramjam.snappy.decompress_raw_len, _snappy_parts(data)), default=0)
+            case "lz4":
+                return _lz4_block_bytes(data)
+            case "zstd":
+                return int(zstandard.get_frame_parameters(data).window_size)
+            case _:
+                return 0
+    except Exception:  # each binding has exceptions of its own
+        return 0
+
+
 _BLOCKS_MAX = 4096
 """The blocks that are counted, in some milliseconds: a batch of a megabyte may have 350,000."""
 
@@ -88,11 +107,15 @@ def unpacked_most(data: bytes, codec: int) -> int:
 
 def _lz4_sizes(data: bytes) -> Iterator[int]:
     """Yield the most that each block unpacks to."""
-    flags, block = data[4], 1 << 8 + 2 * (data[5] >> 4 & 7)
+    flags, block = data[4], _lz4_block_bytes(data)
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     while size := int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF:
         at += 4 + size + (4 if flags & 0x10 else 0)
         yield block
+
+
+def _lz4_block_bytes(data: bytes) -> int:
+    return 1 << 8 + 2 * (data[5] >> 4 & 7)
 
 
 _ZSTD_BLOCK_BYTES = 128 << 10  # the largest block, unpacked
