@@ -48,7 +48,6 @@ DELAYS = STATE + "delays"
 """The records of a queue that wait until they are due, likewise."""
 _PARTITIONS_MAX = 1000  # partitions of a queue that are told of
 _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
-_SETTINGS_MAX = 100  # settings of a resource; what is told of how queues stand is counted before
 _Synonym = tuple[str, str, int]  # name, value, source
 
 
@@ -74,6 +73,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
             if names is not None and DELAYS in names and resource.resource_type == TOPIC:
                 found.append(await _delays(worker, request, resource.resource_name))
             result["configs"] = found
+            await request.budget.step(len(found) * _ENTRY_BYTES)
             if names is not None and resource.resource_type == GROUP:
                 for name in names:
                     if name.startswith(STATE):
@@ -82,8 +82,7 @@ async def handle(worker: Worker, request: Request) -> Mapping[str, Any]:
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
-        settings = min(len(result["configs"]), _SETTINGS_MAX)
-        await request.budget.step(_RESULT_BYTES + settings * _ENTRY_BYTES)
+        await request.budget.step(_RESULT_BYTES)
     return {"results": results}
 
 
