@@ -195,7 +195,8 @@ FIXED: dict[str, str] = {
         handlers.access.users._NAMES_AT_ONCE
         handlers.access.users._AT_ONCE loop.garbage._STEPS_MAX observe.http_thread.CONNECTIONS_MAX
         observe.http_thread.PAGES_MAX observe.http_thread._PARTS observe.selected._LOT
-        observe.top_page._PARTITIONS_MAX protocol.responses._CACHED_PARTITIONS_MAX
+        observe.top_page._PARTITIONS_MAX protocol.codecs._BLOCKS_MAX
+        protocol.responses._CACHED_PARTITIONS_MAX
         security.cache.ROWS_MAX security.hashing._ADDRESSES_MAX security.oauth._KEYS_MAX
         security.oauth._TRIED_MAX security.permits._CACHED_MAX security.permits._PEERS_MAX
         security.quotas.METERS_MAX security.quotas._FOUND_MAX security.quotas._SHARED_MAX

@@ -73,3 +73,9 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+EXCESS_TOLD_FROM: dict[int, int] = {
+    ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3,
+}  # fmt: skip
+"""The versions from which on clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""

@@ -7,6 +7,7 @@ library's; lz4, zstandard and cramjam (snappy) are the usual bindings.
 
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # it ships no types
@@ -57,11 +58,35 @@ def unpack(data: bytes, codec: int) -> Iterator[bytes]:
         raise Malformed(f"the {CODECS[codec]} records do not decompress: {error}") from error
 
 
+def held_while_unpacked(data: bytes, codec: int) -> int:
+    """Return how many bytes `unpack` holds between two pieces: the window, or a whole block.
+
+    The sender chooses that: a few kilobytes of zstd may ask for 128 MiB.
+    """
+    try:
+        match CODECS[codec]:
+            case "snappy":
+                return max(map(cramjam.snappy.decompress_raw_len, _snappy_parts(data)), default=0)
+            case "lz4":
+                return _lz4_block_bytes(data)
+            case "zstd":
+                return int(zstandard.get_frame_parameters(data).window_size)
+            case _:
+                return 0
+    except Exception:  # each binding has exceptions of its own
+        return 0
+
+
+_BLOCKS_MAX = 4096
+"""The blocks that are counted, in some milliseconds: a batch of a megabyte may have 350,000."""
+
+
 def unpacked_most(data: bytes, codec: int) -> int:
     """Return how many bytes records may unpack to, by what their blocks say of themselves.
 
-    It unpacks nothing. 0: the blocks are not sound.
+    It unpacks nothing. 0: the blocks are not sound. `UNPACKED_BYTES_MAX`: they are very many.
     """
+    sizes: Iterator[int]
     try:
         match CODECS[codec]:
             case "none":
@@ -69,39 +94,45 @@ def unpacked_most(data: bytes, codec: int) -> int:
             case "gzip":
                 return int.from_bytes(data[-4:], "little")
             case "snappy":
-                return sum(map(cramjam.snappy.decompress_raw_len, _snappy_parts(data)))
+                sizes = map(cramjam.snappy.decompress_raw_len, _snappy_parts(data))
             case "lz4":
-                return _lz4_most(data)
+                sizes = _lz4_sizes(data)
             case _:
-                return _zstd_most(data)
+                sizes = _zstd_sizes(data)
+        most = sum(islice(sizes, _BLOCKS_MAX))
+        return most if next(sizes, None) is None else UNPACKED_BYTES_MAX
     except Exception:  # each binding has exceptions of its own
         return 0
 
 
-def _lz4_most(data: bytes) -> int:
-    flags, block = data[4], 1 << 8 + 2 * (data[5] >> 4 & 7)
-    at, blocks = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0), 0
+def _lz4_sizes(data: bytes) -> Iterator[int]:
+    """Yield the most that each block unpacks to."""
+    flags, block = data[4], _lz4_block_bytes(data)
+    at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     while size := int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF:
         at += 4 + size + (4 if flags & 0x10 else 0)
-        blocks += 1
-    return blocks * block
+        yield block
+
+
+def _lz4_block_bytes(data: bytes) -> int:
+    return 1 << 8 + 2 * (data[5] >> 4 & 7)
 
 
 _ZSTD_BLOCK_BYTES = 128 << 10  # the largest block, unpacked
 _ZSTD_RLE = 1
 
 
-def _zstd_most(data: bytes) -> int:
+def _zstd_sizes(data: bytes) -> Iterator[int]:
+    """Yield the most that each block unpacks to."""
     flags = data[4]
     at = 5 + (not flags & 0x20) + (0, 1, 2, 4)[flags & 3]
     at += ((1 if flags & 0x20 else 0), 2, 4, 8)[flags >> 6]
-    most, last = 0, False
+    last = False
     while not last:
         block = int.from_bytes(data[at : at + 3], "little")
         last, kind, size = bool(block & 1) or at + 3 >= len(data), block >> 1 & 3, block >> 3
         at += 3 + (1 if kind == _ZSTD_RLE else size)
-        most += size if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
-    return most
+        yield size if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
 
 
 def _pieces(data: bytes, codec: int) -> Iterator[bytes]:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import orjson
 
 from kproxy.metadata.routing import Filter, Template, read_configs, read_filter, read_template
-from kproxy.protocol.batch import BatchHeader
-from kproxy.protocol.codecs import Unfit
+from kproxy.protocol.batch import HEADER_BYTES, BatchHeader
+from kproxy.protocol.codecs import Unfit, held_while_unpacked
 from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitted, header
 from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
 from kproxy.protocol.records import Body, without_producer
@@ -40,6 +40,7 @@ RECORD_MAX = 8 << 20
 to the unroutable ones. Produce refuses it."""
 PACKED_FROM = 1 << 10
 """A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
+_RECORD_BYTES = 256  # that a record takes in memory, about
 _TARGET_BYTES = 100  # about what a batch takes beside its records
 _PIECE_BYTES = 150  # bytes that a record takes in memory beside its own
 HELD_BYTES_MAX = 16 << 20
@@ -341,6 +342,7 @@ class Reading:
         self.fault = ""
         """The reason why no more records can be told."""
         self.stored = data
+        self._held = len(data) + held_while_unpacked(data[HEADER_BYTES:], head.codec)
         self._runs = body_runs(head, data, headers=headers)
 
     def read_on(self) -> bool:
@@ -364,8 +366,8 @@ class Reading:
 
     @property
     def size(self) -> int:
-        """The records that it holds in memory."""
-        return len(self.run) + (len(self.stored) >> 8)
+        """The records that it holds in memory, and what else it holds, as if it were records."""
+        return len(self.run) + self._held // _RECORD_BYTES
 
 
 Parts = list[tuple[int, int, list[tuple[str, bytes]]]]

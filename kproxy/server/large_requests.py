@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from anyio.lowlevel import RunVar
 
-from kproxy.loop.asking import ASKING
+from kproxy.loop.asking import ASKING, counted
 from kproxy.loop.fair_threads import FairThreads
 
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
     if threads is None:
         threads = FairThreads(1)
         _one_at_a_time.set(threads)
-    return await threads.run(ASKING.get().holder, partial(work, *arguments))
+    return await threads.run(ASKING.get().holder, counted(partial(work, *arguments)))
 
 
 def decoded_bytes(frame_bytes: int, elements: int) -> int:

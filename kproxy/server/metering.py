@@ -10,10 +10,11 @@ from time import perf_counter
 from typing import Any
 
 from kproxy.fetching.streamed_response import StreamedResponse
-from kproxy.protocol.api_keys import ApiKey
+from kproxy.loop.asking import ASKING
+from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
-from kproxy.security.quotas import PRODUCED, WORKED, Quotas, milliseconds
+from kproxy.security.quotas import MUTATED, PRODUCED, WORKED, Quotas, milliseconds
 from kproxy.server.dispatch import Accepted
 from kproxy.server.request_pipeline import RequestPipeline
 
@@ -109,7 +110,11 @@ def owed(quotas: Quotas, peer: Peer, header: RequestHeader) -> float:
     key = header.api_key
     if key in _OF_LOGIN:
         return 0.0
-    keys = (PRODUCED, WORKED) if key == ApiKey.PRODUCE else (WORKED,)
+    keys: tuple[str, ...] = (WORKED,)
+    if key == ApiKey.PRODUCE:
+        keys = (PRODUCED, WORKED)
+    elif header.api_version < EXCESS_TOLD_FROM.get(key, 0):
+        keys = (MUTATED, WORKED)
     return quotas.owes(peer, header.client_id, keys)
 
 
@@ -123,13 +128,15 @@ async def answered(
     signal = accepted.next_request
     if signal is not None:
         signal.throttle_s = 0.0
-    timed = Timed(work)
+    timed, asking = Timed(work), ASKING.get()
+    asking.take_threads_s()  # time of before there were quotas does not count
     frame = await timed
+    worked_s = timed.seconds + asking.take_threads_s()
     wait_s = signal.throttle_s if signal is not None else 0.0
     if header.api_key == ApiKey.PRODUCE:
         wait_s = max(wait_s, quotas.produced(peer, header.client_id, accepted.size))
     if frame or header.api_key != ApiKey.PRODUCE:
-        wait_s = max(wait_s, quotas.worked(peer, header.client_id, timed.seconds))
+        wait_s = max(wait_s, quotas.worked(peer, header.client_id, worked_s))
     if wait_s:
         frame = told(frame, header.api_key, header.api_version, milliseconds(wait_s))
     return frame, wait_s

@@ -18,7 +18,7 @@ from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
-from kproxy.security.acls import Op, Resource
+from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.security.behalf import Behalf, asked_for_rights
 from kproxy.shard.appends import Asks
 from kproxy.virtual.rows.queues import Queue
@@ -40,6 +40,7 @@ class Obstacle(Enum):
     UNSET = "the group has no dead-letter queue any more"
     NAMED = "its name does not begin with errors.deadletterqueue.topic.name.prefix"
     ABSENT = "there is no such queue"
+    FORBIDDEN = "there is no such queue, and who has set it may not create it any more"
     REFUSES = f"the queue has not {ENABLE}=true"
 
 
@@ -91,12 +92,23 @@ class Targets:
         if queue is not None:
             return queue if takes(queue) else Obstacle.REFUSES
         if self._creates and not self.catalogue.exists(name):
-            made = self._behalf.mutations(self.settings(group).dead_letters_set_by)
+            by = self.settings(group).dead_letters_set_by
+            if not self._may_create(by, name):
+                return Obstacle.FORBIDDEN
+            made = self._behalf.mutations(by)
             if not made.wait:
                 made.take(self._partitions)
                 with suppress(KafkaError):  # it is absent, then
                     self.catalogue.create(name, configs=dict(_CREATED))
         return Obstacle.ABSENT
+
+    def _may_create(self, by: str | None, name: str) -> bool:
+        """Return whether who has set the queue, which may be gone since, may create it now."""
+        if not asked_for_rights(by):
+            return True
+        sees = self._behalf.permits(by).sees
+        everywhere = sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME)
+        return everywhere or sees(Op.CREATE, Resource.TOPIC, name)
 
     def is_given_up(self, group: str) -> bool:
         """Return whether a group has had none for so long that what it is owed is dropped."""

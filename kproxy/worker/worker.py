@@ -16,6 +16,7 @@ from kproxy.fetching.sessions import FetchSessions
 from kproxy.groups.coordinator import GroupServices
 from kproxy.groups.coordinators import Coordinators
 from kproxy.log.base import Ticket
+from kproxy.loop.asking import counted
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import slices
 from kproxy.metadata.catalogue import Catalogue, Lookup, QueueIds
@@ -185,7 +186,7 @@ class Worker:
     ) -> Encoded:
         """Encode an answer with `encode`: if the answer is long, on another thread."""
         if budget.long:
-            return await to_thread.run_sync(encode, *args, limiter=self._encoders)
+            return await to_thread.run_sync(counted(encode), *args, limiter=self._encoders)
         return encode(*args)
 
     def shard(self, name: str, partition: int = 0) -> Shard:

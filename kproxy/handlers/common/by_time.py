@@ -8,6 +8,7 @@ from threading import Event
 from anyio import to_thread
 
 from kproxy.handlers.common.needs import Searches
+from kproxy.loop.asking import counted
 from kproxy.loop.pace import Pace
 from kproxy.protocol.codecs import memory_of
 from kproxy.protocol.records import record_times
@@ -149,7 +150,7 @@ class Search:
         location = batch.segment, batch.position
         await to_thread.run_sync(segments.read_into, memoryview(data), *location, True)
         try:
-            return await to_thread.run_sync(search, abandon_on_cancel=True)
+            return await to_thread.run_sync(counted(search), abandon_on_cancel=True)
         finally:
             left.set()
 

@@ -76,12 +76,15 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
                 found.append(await _routes(worker, request, resource.resource_name))
             if names is not None and DELAYS in names and resource.resource_type == TOPIC:
                 found.append(await _delays(worker, request, resource.resource_name))
-            if names is not None and resource.resource_type == GROUP:
-                asked = [name for name in names if name.startswith(STATE)]
-                found += [_state(worker, request, resource.resource_name, name) for name in asked]
             result["configs"] = found
+            await request.budget.step(len(found) * _ENTRY_BYTES)
+            if names is not None and resource.resource_type == GROUP:
+                for name in names:
+                    if name.startswith(STATE):
+                        await request.budget.step(_ENTRY_BYTES)
+                        found.append(await _state(worker, request, resource.resource_name, name))
         results.append(result)
-        await request.budget.step(_RESULT_BYTES + len(result["configs"]) * _ENTRY_BYTES)
+        await request.budget.step(_RESULT_BYTES)
     return {"results": results}
 
 
@@ -168,11 +171,12 @@ def _stands(body: Any, name: str, stands: Any, documentation: str) -> dict[str, 
     return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
 
 
-def _state(worker: ConfigNeeds, request: Request, group: str, name: str) -> dict[str, Any]:
+async def _state(worker: ConfigNeeds, request: Request, group: str, name: str) -> dict[str, Any]:
     """Return what waits for a dead-letter queue, and each partition that is served here."""
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
     for index, key, shard in _served(worker, request, name.removeprefix(STATE)):
+        await request.budget.step()
         if (stands := standing(worker.shares, shard, key, group)) is not None:
             told[str(index)] = stands
         waiting[shard.shard] = worker.dead_letters.waiting(shard, group)

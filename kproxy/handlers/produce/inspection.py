@@ -12,6 +12,7 @@ from anyio import to_thread
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split, split
 from kproxy.handlers.common.needs import ProduceNeeds
+from kproxy.loop.asking import counted
 from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
@@ -128,7 +129,8 @@ async def _aside(
     async with worker.searchers:
         memory.take(size)
         try:
-            return await to_thread.run_sync(_inspected, worker, queue, index, settings, records)
+            work = counted(_inspected)
+            return await to_thread.run_sync(work, worker, queue, index, settings, records)
         finally:
             memory.give_back(size)
 

@@ -19,6 +19,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import response_prefix
 from kproxy.security.acls import Op
 from kproxy.security.peer import holder
+from kproxy.security.quotas import CONSUMED
 from kproxy.shard.appends import append
 from kproxy.shares.acknowledging import DONE, Acknowledged, Acknowledging, Said
 from kproxy.shares.poll import Found, ShareLimits, SharePoll
@@ -58,7 +59,9 @@ async def handle(worker: ShareNeeds, request: Request) -> StreamedResponse:
         if body.share_session_epoch == FINAL_EPOCH:
             await acknowledging.done()
             worker.share_sessions.end(session)
-        elif not renews and body.max_records > 0 and body.max_bytes > 0:
+        elif renews or body.max_records <= 0 or body.max_bytes <= 0:
+            pass
+        elif not _owes(worker, request):
             await _resolve(worker, request, session)
             found, settings = await _found(worker, request, session, acknowledging, pins)
         results = await acknowledging.done()
@@ -66,6 +69,18 @@ async def handle(worker: ShareNeeds, request: Request) -> StreamedResponse:
     except BaseException:
         pins.release()
         raise
+
+
+def _owes(worker: ShareNeeds, request: Request) -> bool:
+    """Return whether the client is still to wait for what it had, by another connection perhaps.
+
+    Acknowledgements are taken meanwhile: locks run out.
+    """
+    if not worker.quotas.active:
+        return False
+    wait_s = worker.quotas.owes(request.peer, request.header.client_id, (CONSUMED,))
+    request.throttle(wait_s)
+    return wait_s > 0
 
 
 async def _wait_as_asked(worker: ShareNeeds, request: Request) -> None:

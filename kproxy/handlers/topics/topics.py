@@ -18,6 +18,7 @@ from kproxy.loop.pace import slices
 from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
+from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -49,7 +50,7 @@ async def create(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     too_many = await _ask_for_too_many(worker, request, named)
     answers: dict[str, dict[str, Any]] = {}
     waiting = {}
-    mutations = worker.mutations(request, strict_from=6)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.CREATE_TOPICS])
     answer = _Created(worker, request)
     for topic in body.topics:
         await step(_TOPIC_BYTES)
@@ -222,7 +223,7 @@ async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
     body, step = request.body, request.budget.step
     answers: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], Queue]] = []
-    mutations = worker.mutations(request, strict_from=5)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.DELETE_TOPICS])
     names: Iterator[tuple[str | None, UUID]]
     if request.version >= 6:
         names = ((topic.name, topic.topic_id or ZERO_UUID) for topic in body.topics)
@@ -309,7 +310,7 @@ async def create_partitions(worker: TopicNeeds, request: Request) -> Mapping[str
     growing: Asked = []
     added = 0
     await hear_of(worker, last, request.budget)
-    mutations = worker.mutations(request, strict_from=3)
+    mutations = worker.mutations(request, strict_from=EXCESS_TOLD_FROM[ApiKey.CREATE_PARTITIONS])
     for topic in last.values():
         await step(_TOPIC_BYTES)
         result: dict[str, Any] = {"name": topic.name, "error_code": Code.NONE}
