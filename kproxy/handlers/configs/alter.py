@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.hearing import hear_of, hear_of_dead_letters, hear_of_sources
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
@@ -66,6 +66,7 @@ async def _altered(
     topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
     await hear_of(worker, topics, request.budget)
     await hear_of_sources(worker, body.resources, request.budget)
+    await hear_of_dead_letters(worker, body.resources, request.budget)
     for resource in body.resources:
         answer = {
             "error_code": Code.NONE,
