@@ -265,7 +265,6 @@ class State:
         if queue.changed_at == queue.created_at:
             self.counts.queues += 1
         self._cache(self._queues, queue.name, queue)
-        self._cache(self._names, queue.queue_id, queue.name)
         self.put(rows.queue_key(queue.name), queue.encode())
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
 
