@@ -237,7 +237,7 @@ class Config(SecurityConfig, GroupsConfig):
     )
     rows_cached_max: PositiveInt = Field(125_000, description="rows of a kind cached in memory")
     rows_cache_bytes: Bytes = Field(ByteSize(8 * MIB), description="RocksDB block cache")
-    rows_flush_bytes: Bytes = Field(ByteSize(16 * MIB), description="rows in memory till a flush")
+    rows_flush_bytes: Bytes = Field(ByteSize(8 * MIB), description="rows in memory till a flush")
     rows_flush_ms_max: PositiveInt = Field(30_000, description="longest time between flushes")
     keeper_period_ms: PositiveInt = Field(1000, description="time between housekeeping rounds")
     retention_check_ms: Annotated[int, Field(gt=0, le=86_400_000)] = Field(
