@@ -7,6 +7,7 @@ import anyio
 
 from kproxy.common.logs import configure
 from kproxy.config.server import Config
+from kproxy.loop.allocator import keep_less
 from kproxy.loop.garbage import collect_less
 from kproxy.server.descriptors import raise_limit
 from kproxy.server.listener import serve
@@ -32,6 +33,7 @@ def run(config: Config | None) -> None:
     supervised = config is None
     config, together = instructed() if config is None else (config, [])
     configure(config.log_level, config.log_format, config.listen if supervised else None)
+    keep_less()
     collect_less()
     sys.setswitchinterval(_SWITCH_S)
     raise_limit()

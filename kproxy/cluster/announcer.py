@@ -81,6 +81,7 @@ class Announcer:
         """Tell all workers what a queue of a home shard served here is now, `then` go on.
 
         `gone`: what is to be said where the name is nobody's; else that it is nobody's as of now.
+        It is said as well where the name is to be another's, which is not ready.
         """
         key = rows.announce_key(name)
         mark = shard.state.get(key)
@@ -98,7 +99,7 @@ class Announcer:
 
         if queue is not None and queue.partitions:
             self._link.publish_queue(rows.queue_key(name), announcement(queue), delivered)
-        elif queue is None:
+        elif queue is None or gone is not None:
             as_of = shard.applied_through.next_offset - 1
             header = (gone or Tombstone(as_of, self._cache.held_id(name))).header()
             self._link.publish_queue(rows.queue_key(name), None, delivered, header)

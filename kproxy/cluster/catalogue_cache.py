@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from kproxy.cluster.row_catalogue import GROUPS, SECURITY, RowCatalogue
+from kproxy.cluster.row_catalogue import GROUPS, SECURITY, RowCatalogue, forget
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of
@@ -231,8 +231,7 @@ class CatalogueCache:
     def begin_again(self) -> None:
         """Forget all that the topic said: all of it comes again."""
         for kind in (CatalogueRow.QUEUE, CatalogueRow.NAME, CatalogueRow.DOUBT, CatalogueRow.SEEN):
-            keys = [key for key, _ in self.kv.scan(*kind.range())]
-            self.kv.write(dict.fromkeys(keys))
+            forget(self.kv, *kind.range())
         for catalogue in self._row_catalogues.values():
             catalogue.forget()
         self.kv.write({_NEXT: None, _CURRENT: None})

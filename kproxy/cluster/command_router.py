@@ -372,7 +372,8 @@ class CommandRouter:
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
         if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
-            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome))
+            gone = Tombstone(log_offset, envelope.queue_id)
+            self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome), gone)
         elif envelope.kind == Kind.SECURE and not outcome.code:
             self._announce_secured(shard, envelope, partial(answer, outcome))
         elif self._has_pending_assignment(shard, log_offset, envelope, outcome):

@@ -50,7 +50,7 @@ _SAY_AGAIN_S = 2.0
 _KEPT_SHARE = 0.9  # the part of the time that tombstones are kept: clocks of machines differ
 _RECORDS = 200  # records of the queues topic, taken in in one piece
 # The part of the memory for rows: a worker looks up mostly what it serves itself
-_CATALOGUE_SHARE = 8
+_CATALOGUE_SHARE = 2
 
 
 class ClusterNode:

@@ -28,10 +28,10 @@ from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.log.weight import weight
+from kproxy.loop.allocator import give_back
 from kproxy.loop.pace import Pace
 from kproxy.loop.threads import Stop, stoppable
 from kproxy.shard.shard import Shard
-from kproxy.store.rocks import give_back
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from kproxy.loop.pace import scanned
+from kproxy.loop.pace import lots, scanned
 from kproxy.shard.shard import Shard
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.changes import Kv
@@ -77,6 +77,12 @@ SECURITY = Subject(
 )
 
 
+def forget(kv: Kv, start: bytes, end: bytes) -> None:
+    """Delete the rows with start <= key < end, some at a time: there may be millions."""
+    for some in lots(kv.scan, start, end):
+        kv.write(dict.fromkeys(key for key, _ in some))
+
+
 def _as_of(word: Word | int) -> int:
     return word if isinstance(word, int) else word.changed_at
 
@@ -135,8 +141,7 @@ class RowCatalogue:
 
     def forget(self) -> None:
         """Forget all rows: all of the topic comes again."""
-        keys = [key for key, _ in self.kv.scan(*self.subject.announced.range())]
-        self.kv.write(dict.fromkeys(keys))
+        forget(self.kv, *self.subject.announced.range())
 
     async def drop_unheard(self) -> None:
         """Forget the rows that the topic did not mention when all of it came again."""

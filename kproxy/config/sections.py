@@ -85,8 +85,8 @@ class StorageConfig(Section, title="Storage"):
         mib(256), "below this much free disk, produces are refused"
     )
     rows_cached_max: Count = setting(125_000, "rows of a kind cached in memory")
-    rows_cache_bytes: Bytes = setting(mib(32), "RocksDB block cache")
-    rows_flush_bytes: Bytes = setting(mib(32), "rows in memory till a flush")
+    rows_cache_bytes: Bytes = setting(mib(8), "RocksDB block cache")
+    rows_flush_bytes: Bytes = setting(mib(8), "rows in memory till a flush")
     rows_flush_ms_max: Ms = setting(30_000, "longest time between flushes")
     keeper_period_ms: Ms = setting(1000, "time between housekeeping rounds")
 

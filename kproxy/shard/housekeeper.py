@@ -28,7 +28,7 @@ from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
 from kproxy.shard.copier import Copier
-from kproxy.shard.shard import Shard
+from kproxy.shard.shard import Shard, flush_bytes
 from kproxy.virtual.commands.offsets import DeleteOffsets
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import offsets as offset_rows
@@ -89,7 +89,7 @@ class Housekeeper:
         self._monotonic = clock.monotonic
         self._shard = shard
         self._state = shard.state
-        self._flush_bytes = config.rows_flush_bytes // max(1, shards)
+        self._flush_bytes = flush_bytes(config, max(1, shards))
         self._flush_s = config.rows_flush_ms_max / 1000
         self._period_s = config.keeper_period_ms / 1000
         self._uncopied: set[int] = set()

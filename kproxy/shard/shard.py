@@ -31,7 +31,14 @@ _log = structlog.get_logger()
 _REPLAY_BATCH = 500
 _CHANGED_MAX = 4000  # rows that wait for a write
 _ROWS_CACHED_MIN = 500
+_FLUSH_BYTES_MIN = 1 << 20
 _UNCOMPACTED_MAX = 100_000
+
+
+def flush_bytes(config: Config, shards: int) -> int:
+    """Return how many bytes of a shard's rows wait for a flush, which costs some fsyncs."""
+    most = config.rows_flush_bytes
+    return max(most // shards, min(_FLUSH_BYTES_MIN, most))
 
 
 class Shard:
@@ -59,7 +66,7 @@ class Shard:
         cached = max(
             config.rows_cached_max // shards, min(_ROWS_CACHED_MIN, config.rows_cached_max)
         )
-        self._flush_bytes = config.rows_flush_bytes // shards
+        self._flush_bytes = flush_bytes(config, shards)
         self.state = State(kv, cached)
         self.watchers = Watchers()
         self.fold = Fold(self.state, shard, shards, shared=shared)

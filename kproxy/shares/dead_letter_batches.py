@@ -9,6 +9,7 @@ A plan says on the loop which stored batches are to be read; the batch is made o
 """
 
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -158,9 +159,9 @@ class _Records:
         self._stored = planned.stored
         self._bytes_max = words.record_bytes_max if words.copies else 0
         self._keyed = words.demands.keyed
-        self._wanted = {
+        self._wanted = Counter(  # more than once where a record was archived again after a rewind
             offset for run, until in planned.runs for offset in range(run.first, until + 1)
-        }
+        )
         self._loaded: dict[int, _Loaded | None] = {}  # by last offset; None: none to send
         self._kept = 0
 
@@ -185,7 +186,7 @@ class _Records:
                 self._loaded.clear()
                 self._kept = 0
             known = self._loaded[last_offset] = self._load(last_offset, stored, offset)
-        self._wanted.discard(offset)
+        self._wanted[offset] -= 1
         return known is not None, None if known is None else known.bodies.get(offset)
 
     def _load(self, last_offset: int, stored: Batch, asked: int) -> _Loaded | None:
@@ -202,7 +203,7 @@ class _Records:
             for run in body_runs(head, data, headers=False):
                 for delta, _, key, body, _ in run:
                     offset = base_offset + delta
-                    if offset != asked and offset not in self._wanted:
+                    if offset != asked and self._wanted[offset] <= 0:
                         continue
                     if room < 0 and offset != asked:
                         through = min(through, offset)
@@ -213,8 +214,8 @@ class _Records:
                 if through <= told and asked < told:
                     break
         except Malformed:
-            unread = range(told, min(through, last_offset + 1))
-            found |= dict.fromkeys(self._wanted.intersection(unread), b"")
+            wanted, end = self._wanted.items(), min(through, last_offset + 1)
+            found |= {offset: b"" for offset, left in wanted if left > 0 and told <= offset < end}
         self._kept += _KEPT_BYTES - room
         return _Loaded(found, through)
 

@@ -7,7 +7,6 @@ the rows are some earlier state, and recovery folds the log from there.
 
 import ctypes
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from rocksdict import (
 )
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.loop.allocator import LARGE_BYTES, give_back
 
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
@@ -34,6 +34,7 @@ _MIB = 1 << 20
 _MEMTABLE_BYTES_MAX = 512 * _MIB
 _BEHIND_MAX = 2000  # rows
 _FLUSH_LOOK_S = 0.002
+_ROW_BYTES = 24  # that a memtable takes beside a row's own, about
 _CHECKPOINT = struct.Struct(">QQQQQI")
 
 
@@ -42,7 +43,7 @@ def _options(cache_bytes: int) -> Options:
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES_MAX)
     options.set_max_write_buffer_number(4)
-    options.set_arena_block_size(_MIB)
+    options.set_arena_block_size(LARGE_BYTES)
     options.set_max_background_jobs(2)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_max_open_files(256)
@@ -72,18 +73,6 @@ def _options(cache_bytes: int) -> Options:
     return options
 
 
-_trim = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def give_back() -> None:
-    """Return free pages to the system, where the C library (glibc) can: milliseconds.
-
-    It keeps them otherwise, as many as were ever in use at a time.
-    """
-    if _trim is not None:
-        _trim(0)
-
-
 class RowsFailed(Exception):
     """RocksDB does not open, or takes no more writes; the log holds all that was acknowledged."""
 
@@ -107,6 +96,7 @@ class RocksKv:
         self._shut = False
         self._abandoned = False
         self._behind: dict[bytes, bytes | None] = {}
+        self._unflushed = 0  # bytes
         self._kept: RdictIter | None = None
         self._walks = 0
         self._write_options = WriteOptions()
@@ -180,6 +170,7 @@ class RocksKv:
                 delete(key)
             else:
                 put(key, value)
+        self._unflushed += batch.size_in_bytes() + len(batch) * _ROW_BYTES
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # rocksdict raises nothing more precise
@@ -192,7 +183,11 @@ class RocksKv:
         return frozenset(str(one["name"]).lstrip("/") for one in self._db.live_files())
 
     def unflushed_bytes(self) -> int:
-        return self._number("cur-size-active-mem-table")
+        """Return about what a memtable takes for rows of which no flush has begun.
+
+        RocksDB counts whole blocks of memory, of which one may be most of what a small shard has.
+        """
+        return self._unflushed
 
     def unflushed_deletions(self) -> int:
         """Return the number of deleted rows that every scan over their place steps over."""
@@ -207,6 +202,7 @@ class RocksKv:
             self._db.flush(False)
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(str(error)) from error
+        self._unflushed = 0
 
     def finish_flush(self) -> None:
         """Wait until that is on disk, with fsync. Blocks, other threads can run.

@@ -175,12 +175,15 @@ class Reindex:
             if number % _ROWS_AT_ONCE == 0:
                 yield
         forget_ms = self._now_ms + rows.TOMBSTONE_KEPT_MS
-        for key, data in self._state.kv.scan(*RowKind.ASSIGNMENT.range()):
+        assignments = self._state.kv.scan(*RowKind.ASSIGNMENT.range())
+        for number, (key, data) in enumerate(assignments, 1):
             if not rows.decode_assignment(data)[1]:
                 note = rows.retention_due_key(
                     forget_ms, rows.queue_id_of(key), rows.TOMBSTONE_INDEX
                 )
                 self._state.file(note)
+            if number % _ROWS_AT_ONCE == 0:
+                yield
         yield
         yield from self._sweep_aborted()
 

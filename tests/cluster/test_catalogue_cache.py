@@ -119,6 +119,23 @@ def test_outcomes_are_for_who_asked(cache: CatalogueCache) -> None:
     assert list(cache.outcomes(records, 7)) == [(3, {"code": 0})]
 
 
+def test_a_topic_that_begins_again_is_forgotten_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, cache: CatalogueCache
+) -> None:
+    """FAULT: the keys of all queues were gathered first, however many."""
+    cache.apply([record(8, f"qq{n}".encode(), announcement(queue(f"q{n}"))) for n in range(1000)])
+    written, write = [], cache.kv.write
+
+    def noted(changes: dict[bytes, bytes | None]) -> None:
+        written.append(len(changes))
+        write(changes)
+
+    monkeypatch.setattr(cache.kv, "write", noted)
+    cache.begin_again()
+    assert max(written) <= 200
+    assert not list(cache.all())
+
+
 def test_a_topic_that_begins_again_is_read_anew(cache: CatalogueCache) -> None:
     cache.apply([record(8, b"qone", announcement(queue("one")))])
     cache.begin_again()

@@ -10,7 +10,7 @@ from kproxy.log.base import Ticket
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.outcome import Outcome
 from tests.cluster.fakes import Member, Topic
-from tests.cluster.test_announcer import HOME, NAME, claim, create
+from tests.cluster.test_announcer import HOME, NAME, claim, create, delete
 
 
 class _Leaving:
@@ -57,6 +57,28 @@ async def test_the_next_owner_of_a_shard_that_leaves_answers() -> None:
     assert outcome.code == Code.NONE
     assert outcome.queue is not None
     assert outcome.queue.queue_id == asked.queue_id
+
+
+async def test_deletion_is_answered_while_its_name_is_made_again() -> None:
+    """FAULT: the next owner announced nothing, and a client heard of it after 10 s."""
+    story, old, new = await _Leaving().served(), create(), create(partitions=40)
+    asked = delete(old)
+    ticket = story.member.command_router.submit(NAME, asked)
+    story.tickets[0].set_outcomes([Outcome(Code.NOT_LEADER_OR_FOLLOWER)])
+    next_owner = Member(story.topic, 2)
+    holder, shard = next_owner.hold(HOME)
+    next_owner.fold(holder, shard, claim(1), old, asked, new, claim(2))
+    holder._serve(shard, 4)
+    await next_owner.command_router._take_up(shard, 4)
+    key = outcome_key(1, asked.counter)
+    told = [one.value for one in story.topic.records if one.key == key and one.value]
+    assert told, "no other shard has said yet that it has its partitions"
+    story.member.command_router.published(asked.counter, json.loads(told[0]))
+    assert ticket.outcomes()[0].code == Code.NONE
+    await story.member.hear()
+    assert story.member.cache.find(NAME) is None
+    for task in next_owner.tasks.waiting:
+        task.close()  # they would tell other shards
 
 
 async def test_command_refused_by_a_closing_log_goes_to_the_next_owner() -> None:

@@ -92,12 +92,13 @@ class Stage:
 
     def lose(
         self, *runs: tuple[int, int], group: str = "g", cause: Cause = Cause.REJECTED,
-        deliveries: int = 3, key: PartitionKey = SOURCE,
+        deliveries: int = 3, key: PartitionKey = SOURCE, epoch: int = 1,
     ) -> None:  # fmt: skip
         """Archive records, which are owed then: (first, how many)."""
         byte = state_byte(RecordState.ARCHIVED, deliveries)
         asked = [Run(*run, byte, cause | OWED) for run in runs]
-        outcome = self.shard.apply(ChangeShares(group, [ShareRuns(key, 1, asked)], 9).envelope())
+        change = ChangeShares(group, [ShareRuns(key, epoch, asked)], 9)
+        outcome = self.shard.apply(change.envelope())
         assert outcome.codes == (0,)
 
     # -- routes
@@ -247,6 +248,20 @@ def test_a_batch_of_any_size_is_read_in_pieces(
         stage.play()
     found = [(one.key, one.value) for one in stage.letters()]
     assert found == [(b"k%d" % n, b"v%d" % n) for n in (17, 18, 19, 3, 4, 5, 6, 0)]
+
+
+def test_records_that_are_owed_twice_keep_what_they_hold(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: once a plan had read more than it keeps, the second letter of a record was empty."""
+    stage.put(keyed(*[(b"k%d" % n, b"v%d" % n) for n in range(10)], codec=1))
+    stage.lose((0, 10))
+    back = [ShareChange(SOURCE, ShareAction.RESET, 2, 0)]
+    assert not stage.shard.apply(SetShares("g", back, 1).envelope()).code
+    stage.lose((0, 10), epoch=2)
+    monkeypatch.setattr(dead_letter_batches, "_KEPT_BYTES", 20)
+    stage.play()
+    assert [one.value for one in stage.letters()] == [b"v%d" % n for n in [*range(10)] * 2]
 
 
 def test_records_before_what_cannot_be_read_keep_what_they_hold(

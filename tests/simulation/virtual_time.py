@@ -13,6 +13,8 @@ import anyio
 import pytest
 from anyio._backends._asyncio import CancelScope
 
+from kproxy.loop import pace
+
 _LOOK_S = 0.002
 _STEPS = 1_000_000  # the clock's, in a second
 
@@ -67,10 +69,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def run(main: Callable[[], Awaitable[None]], shuffled: int | None = None) -> None:
-    """Run until `main` ends. `shuffled`: the seed of another order than that of becoming ready.
+def run(main: Callable[[], Awaitable[None]], seed: int = 0, *, shuffled: bool = False) -> None:
+    """Run until `main` ends. `shuffled`: in another order than that of becoming ready.
 
-    No code may rely on who of two tasks that wake in one turn goes first.
+    No code may rely on who of two tasks that wake in one turn goes first. Work that is cut into
+    slices rests by a clock of the seed's, whatever the machine's load.
     """
     numbers = itertools.count()
     of_scopes: dict[int, int] = {}
@@ -83,7 +86,8 @@ def run(main: Callable[[], Awaitable[None]], shuffled: int | None = None) -> Non
 
         patch.setattr(CancelScope, "__init__", init)
         patch.setattr(CancelScope, "__hash__", lambda self: of_scopes.get(id(self), 0))
-        rng = None if shuffled is None else random.Random(f"shuffled {shuffled}")
+        patch.setattr(pace, "monotonic", working_clock(seed))
+        rng = random.Random(f"shuffled {seed}") if shuffled else None
         anyio.run(main, backend_options={"loop_factory": partial(VirtualLoop, rng)})
 
 

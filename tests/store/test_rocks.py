@@ -72,6 +72,18 @@ def test_pushed_and_flushed_rows_are_there_again(tmp_path: Path) -> None:
     again.close()
 
 
+def test_unflushed_rows_count_as_much_as_they_are(tmp_path: Path) -> None:
+    """FAULT: whole blocks counted, so a few rows were flushed by a worker of 32 shards or more."""
+    kv = RocksKv(tmp_path / "rows", 1 << 20)
+    for number in range(100):
+        kv.write({b"%d" % number: bytes(50)})
+        kv.push()
+    assert 5_000 <= kv.unflushed_bytes() <= 10_000
+    kv.flush()
+    assert not kv.unflushed_bytes()
+    kv.close()
+
+
 def test_deleted_rows_are_soon_not_stepped_over_any_more(tmp_path: Path) -> None:
     """FAULT: 300,000 deleted rows held each scan over where they lay for 100 ms, for ever."""
     kv = RocksKv(tmp_path / "rows", 8 << 20)

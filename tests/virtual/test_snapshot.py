@@ -147,3 +147,19 @@ def test_aborted_transactions_of_trimmed_records_are_swept_after_a_rebuild_too()
     notes = dict(state.kv.scan(*RowKind.SWEEP_PARTITION.range()))
     assert [json.loads(note) for note in notes.values()] == [[trimmed[0].hex(), trimmed[1]]]
     assert set(notes) == set(state.filed[RowKind.SWEEP_PARTITION.byte])
+
+
+def test_many_dropped_assignments_are_filed_in_several_steps_of_a_rebuild() -> None:
+    """FAULT: all rows of them were gone over in one turn of the loop."""
+    state = State(DictKv())
+    for number in range(2500):
+        queue_id = QueueId(number.to_bytes(16, "big"))
+        state.put(rows.assignment_key(queue_id), rows.encode_assignment(5, 0))
+    state.kv.write(state.drain())
+    written = []
+    for _ in Reindex(state, 0, 1).finish():
+        changes = state.drain()
+        written.append(len(changes))
+        state.kv.write(changes)
+    assert max(written) <= 1000
+    assert sum(written) == 2500

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.batches import Batch
-from kproxy.virtual.rows.queues import Partition
+from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.state import State
-from kproxy.virtual.types import QueueId
+from kproxy.virtual.types import LogOffset, QueueId
 from tests.fakes import DictKv
 
 QUEUE = QueueId(bytes(16))
@@ -23,6 +23,24 @@ def test_rows_that_wait_for_a_write_do_not_fill_the_cache() -> None:
     state.kv.write(state.drain())
     assert state.changed == 0
     assert all(state.partition((QUEUE, index)) for index in range(5000))
+
+
+def test_queues_just_made_are_cached_as_those_that_are_read() -> None:
+    """FAULT: ids of new queues stayed cached beside the rows that were read instead of theirs."""
+    state = State(DictKv(), rows_cached_max=100)
+    made = [QueueId(index.to_bytes(16, "big")) for index in range(200)]
+    for index, queue_id in enumerate(made):
+        at = LogOffset(1_000_000 + index)
+        state.put_queue(
+            Queue(name=f"q{index}", queue_id=queue_id, partitions=1, wanted=1,
+                  created_at=at, changed_at=at)
+        )  # fmt: skip
+    state.kv.write(state.drain())
+    assert state.cached <= 100
+    read = [state.queue(f"q{index}") for index in range(200)]
+    assert state.cached <= 100
+    assert all(queue is not None and queue.created_at is queue.changed_at for queue in read)
+    assert [state.name(queue_id) for queue_id in made] == [f"q{index}" for index in range(200)]
 
 
 class _Stepped(DictKv):

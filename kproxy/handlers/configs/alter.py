@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.handlers.common.hearing import hear_of, hear_of_sources
+from kproxy.handlers.common.hearing import hear_of, hear_of_dead_letters, hear_of_sources
 from kproxy.handlers.common.items import Asked, Refusing, settle
 from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import denied, need_settings
@@ -69,6 +69,7 @@ async def _altered(
     topics = (r.resource_name for r in body.resources if r.resource_type == TOPIC)
     await hear_of(worker, topics, request.budget)
     await hear_of_sources(worker, body.resources, request.budget)
+    await hear_of_dead_letters(worker, body.resources, request.budget)
     for resource in body.resources:
         answer: dict[str, Any] = {
             "error_code": Code.NONE,

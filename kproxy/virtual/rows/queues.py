@@ -216,6 +216,7 @@ _NO_CONFIGS: dict[str, str] = {}  # for the many queues that have none; never ch
 
 
 def decode_queue(name: str, data: bytes) -> Queue:
+    """Decode a row; both its offsets are one object where they are equal, as of most queues."""
     queue_id, partitions, wanted, created_at, changed_at = _QUEUE.unpack_from(data)
     configs = _NO_CONFIGS
     if len(data) > _QUEUE.size:
@@ -224,8 +225,9 @@ def decode_queue(name: str, data: bytes) -> Queue:
         configs = json.loads(data[_QUEUE.size :])
     return Queue(
         name=name, queue_id=QueueId(queue_id), partitions=partitions, wanted=wanted,
-        created_at=LogOffset(created_at), changed_at=LogOffset(changed_at), configs=configs,
-        unasked=configs is not _NO_CONFIGS and not configs,
+        created_at=LogOffset(created_at),
+        changed_at=LogOffset(created_at if changed_at == created_at else changed_at),
+        configs=configs, unasked=configs is not _NO_CONFIGS and not configs,
     )  # fmt: skip
 
 

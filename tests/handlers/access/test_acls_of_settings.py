@@ -4,21 +4,25 @@ routes, dead letters; and what is told of them.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from kproxy.log.base import Ticket
+from kproxy.metadata.catalogue import QueueIds
 from kproxy.metadata.group_settings import DEAD_LETTERS
 from kproxy.metadata.setting import SET_BY
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.routes.rights import why_forbidden
 from kproxy.security.acls import Effect, Op, Pattern, Resource
 from kproxy.security.peer import Peer
-from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.shares import EARLIEST, SetShares, ShareAction, ShareChange
+from kproxy.virtual.types import ShardId
 from tests.bodies import change, replacement
+from tests.commands import command
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule, settings
 from tests.present import present
 
@@ -146,6 +150,39 @@ async def test_settings_of_dead_letters_need_the_right_to_write_to_their_queue()
     await here.produce("dlq.q", ROOT)
     await here.add(rule(Op.WRITE, "dlq.q"))
     assert await settings(here, 32, "g", **copies) == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_dead_letter_queue_made_elsewhere_needs_no_right_to_make_it(
+    monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """FAULT: a worker that had not heard of it yet refused: it asked for the right to make it."""
+    here = Secured(errors_deadletterqueue_auto_create_topics_enable=True)
+    group = {"resource_type": Resource.GROUP, "resource_name": "g"}
+    await here.add(rule(Op.ALTER_CONFIGS, "g", **group), rule(Op.WRITE, "dlq.q"))
+    aim = {"errors_deadletterqueue_topic_name": "dlq.q"}
+    if not named:
+        assert await settings(here, 32, "g", ROOT, **aim) == 0
+    shard: Any = here.worker.routes.serving(0)
+    monkeypatch.setattr(here.worker.routes, "wait_for_catalogue", heard := Heard(shard))
+    copies = {"errors_deadletterqueue_copy_record_enable": "true"}
+    assert await settings(here, 32, "g", **(aim if named else copies)) == 0
+    assert heard.made == ["dlq.q"]
+
+
+class Heard:
+    """A barrier behind which each queue is there that is waited for."""
+
+    def __init__(self, shard: Any) -> None:
+        self._shard = shard
+        self.made: list[str] = []
+
+    async def __call__(self, names: Iterable[str | None]) -> None:
+        for name in names:
+            self.made.append(str(name))
+            values = {"name": name, "partitions": 1, "configs": {}}
+            made = command(Kind.CREATE, QueueIds(1).new(ShardId(0)), values=values)
+            self._shard.apply(made)
 
 
 async def test_signer_of_copied_records_is_kept_and_asked_at_each_use() -> None:

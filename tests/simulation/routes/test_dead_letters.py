@@ -40,7 +40,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(seed: int, *, shuffled: bool = False) -> DeadWorld:
     world = DeadWorld(seed)
-    virtual_time.run(world.run, seed if shuffled else None)
+    virtual_time.run(world.run, seed, shuffled=shuffled)
     world.check()
     for shard, log in enumerate((world.log, world.elsewhere.log)):
         fold_twice(log, shard, SHARDS, seed=seed)

@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.loop import pace
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch
 from kproxy.shares import share_partition
@@ -357,13 +356,12 @@ def simulated(seed: int, *, shuffled: bool = False) -> Truth:
 
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
             patch.setattr(share_partition, "to_thread", virtual_time.Inline)
             worlds.append(World(seed))
             await _simulate(worlds[0])
 
     try:
-        virtual_time.run(main, seed if shuffled else None)
+        virtual_time.run(main, seed, shuffled=shuffled)
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):

@@ -21,7 +21,6 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import publisher, rebuild, shard_owner
 from kproxy.log import shared
-from kproxy.loop import pace
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
 from kproxy.virtual.folds import transactions as transaction_fold
@@ -99,10 +98,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         monkeypatch.setattr(rebuild, "read_to_end", world.read_to_end)
         for module in (shard_owner, rebuild):
             monkeypatch.setattr(module, "wipe", world.wipe)
-        monkeypatch.setattr(pace, "monotonic", virtual_time.working_clock(seed))
         monkeypatch.setattr(publisher, "_ROWS_AT_ONCE", simulation.conditions.rows_at_once)
         monkeypatch.setattr(publisher, "checkpoint", _checkpoint(simulation))
-        virtual_time.run(simulation.run, seed if shuffled else None)
+        virtual_time.run(simulation.run, seed, shuffled=shuffled)
         for shard, log in enumerate(world.logs):
             fold_twice(log, shard, SHARDS, seed=seed)
         return simulation
