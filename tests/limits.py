@@ -72,7 +72,7 @@ def make_tiny(patch: pytest.MonkeyPatch, *names: str) -> None:
 
 TINY: dict[str, int] = {
     "cluster.announcer._NOTED": 2,
-    "cluster.catalogue_cache._ENDED_MAX": 2,
+    "cluster.catalogue.cache._ENDED_MAX": 2,
     "cluster.command_router._UNANSWERED_MAX": 3,
     "cluster.node._RECORDS": 2,
     "cluster.publisher._ROWS_AT_ONCE": 2,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anyio.abc import TaskGroup
 
-from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
+from kproxy.cluster.catalogue.cache import CatalogueCache, Tombstone, announcement
 from kproxy.common.errors import KafkaError
 from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.metadata.levels import Level

@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from kproxy.cluster.announcer import Announcer, ClusterContext, serves
-from kproxy.cluster.catalogue_cache import Tombstone, announced, announcement, outcome_key
+from kproxy.cluster.catalogue.cache import Tombstone, announced, announcement, outcome_key
 from kproxy.cluster.partition_assigner import PartitionAssigner
 from kproxy.cluster.row_announcer import RowAnnouncer
 from kproxy.common.errors import Code, KafkaError

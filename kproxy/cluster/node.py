@@ -9,9 +9,9 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kproxy.cluster.announcer import ClusterContext
-from kproxy.cluster.catalogue_barrier import CatalogueBarrier
-from kproxy.cluster.catalogue_cache import CatalogueCache, outcome_key
-from kproxy.cluster.catalogue_reload import CatalogueReload
+from kproxy.cluster.catalogue.barrier import CatalogueBarrier
+from kproxy.cluster.catalogue.cache import CatalogueCache, outcome_key
+from kproxy.cluster.catalogue.reload import CatalogueReload
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.map_records import MapRecordGuard
 from kproxy.cluster.owned_shards import OwnedShards

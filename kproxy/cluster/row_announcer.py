@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 
 from kproxy.cluster.announcer import ClusterContext, Unsure, serves, take_lost
-from kproxy.cluster.catalogue_cache import Tombstone
-from kproxy.cluster.row_catalogue import RowCatalogue
+from kproxy.cluster.catalogue.cache import Tombstone
+from kproxy.cluster.catalogue.rows import RowCatalogue
 from kproxy.loop.pace import scanned
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows import queues as rows

@@ -23,8 +23,8 @@ from kproxy.server import metering
 from kproxy.server.admission import Place
 from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
 from kproxy.server.dispatch import Accepted, accept, answer
-from kproxy.server.pipeline_actions import Held, PipelinedRequest
-from kproxy.server.request_pipeline import RequestPipeline
+from kproxy.server.pipeline.actions import Held, PipelinedRequest
+from kproxy.server.pipeline.requests import RequestPipeline
 from kproxy.server.served_listener import ANY_LISTENER, ServedListener
 from kproxy.server.timeouts import ConnectionTimeouts
 from kproxy.worker.request import NextRequestSignal

@@ -16,7 +16,7 @@ from kproxy.protocol.codec import RequestHeader, throttle_at
 from kproxy.security.peer import Peer
 from kproxy.security.quotas import MUTATED, PRODUCED, WORKED, Quotas, milliseconds
 from kproxy.server.dispatch import Accepted
-from kproxy.server.request_pipeline import RequestPipeline
+from kproxy.server.pipeline.requests import RequestPipeline
 
 Frame = bytes | bytearray | StreamedResponse
 _MUTE_S_MAX = 1.0

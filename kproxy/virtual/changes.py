@@ -51,7 +51,7 @@ class Changes:
         return rows_of.get(self.get, *parts)
 
     def put_row(self, rows_of: Rows[T], row: T, *parts: Any) -> None:
-        self._changes[rows_of.key(*parts)] = rows_of.encode(row)
+        self.put(rows_of.key(*parts), rows_of.encode(row))
 
     def file(self, key: bytes, value: bytes = b"") -> None:
         """Put a row into an index of what is to be done: who looks there is told where."""

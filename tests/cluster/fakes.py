@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kproxy.cluster.announcer import ClusterContext
-from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.catalogue.cache import CatalogueCache
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.common.counters import Counters

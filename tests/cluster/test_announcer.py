@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kproxy.cluster import announcer
-from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
+from kproxy.cluster.catalogue.cache import CatalogueCache, Tombstone, announcement
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import QueueIds

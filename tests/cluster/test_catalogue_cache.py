@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kproxy.cluster.catalogue_cache import (
+from kproxy.cluster.catalogue.cache import (
     CatalogueCache,
     Tombstone,
     announced,

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from kproxy.cluster.catalogue_cache import CatalogueCache, Tombstone, announcement
-from kproxy.cluster.catalogue_reload import CatalogueReload
+from kproxy.cluster.catalogue.cache import CatalogueCache, Tombstone, announcement
+from kproxy.cluster.catalogue.reload import CatalogueReload
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.upstream.topic_tailer import Record

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from kproxy.cluster.catalogue_cache import outcome_key
+from kproxy.cluster.catalogue.cache import outcome_key
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
 from kproxy.virtual.commands.envelope import Envelope

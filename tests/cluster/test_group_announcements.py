@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproxy.cluster import announcer
-from kproxy.cluster.row_catalogue import GROUPS
+from kproxy.cluster.catalogue.rows import GROUPS
 from kproxy.upstream.topic_tailer import Record
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.cluster.catalogue_cache import outcome_key
-from kproxy.cluster.row_catalogue import SECURITY
+from kproxy.cluster.catalogue.cache import outcome_key
+from kproxy.cluster.catalogue.rows import SECURITY
 from kproxy.common.errors import Code
 from kproxy.security.cache import SecurityCache
 from kproxy.security.scram import Credentials

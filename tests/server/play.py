@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from kproxy.common.memory_budget import MemoryBudget
 from kproxy.protocol.varint import Malformed
-from kproxy.server.pipeline_actions import Held, PipelinedRequest
-from kproxy.server.request_pipeline import Exclusive, Phase, RequestPipeline
+from kproxy.server.pipeline.actions import Held, PipelinedRequest
+from kproxy.server.pipeline.requests import Exclusive, Phase, RequestPipeline
 from tests.present import present
 
 MEMORY_BYTES = 1000

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kproxy.common.memory_budget import MemoryBudget
-from kproxy.server.pipeline_actions import PipelinedRequest
-from kproxy.server.request_pipeline import Exclusive, Phase, RequestPipeline
+from kproxy.server.pipeline.actions import PipelinedRequest
+from kproxy.server.pipeline.requests import Exclusive, Phase, RequestPipeline
 from tests.server.play import Case, Play
 
 ORDERS_MAX = 4000  # the most of one case; beyond it, a seeded choice of them

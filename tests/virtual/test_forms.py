@@ -11,7 +11,7 @@ from kproxy.virtual.commands.queues import CreateQueue, GrowQueue
 from kproxy.virtual.commands.shards import Foreign
 from kproxy.virtual.commands.traits import COMMANDS, FORMS
 from kproxy.virtual.types import PartitionKey, QueueId
-from tests.virtual.test_commands import WRITTEN
+from tests.virtual.commands.test_commands import WRITTEN
 
 Q = QueueId(bytes(range(16)))
 BY_HAND = {

@@ -11,7 +11,7 @@ from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import NEWEST, OLDEST, PRODUCERS_FROM, ROUTES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from tests.fakes import MemoryShard
-from tests.virtual.test_commands import story
+from tests.virtual.commands.test_commands import story
 
 
 def may_be_written(envelope: Envelope, level: int) -> bool:

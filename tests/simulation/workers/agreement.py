@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.catalogue.cache import CatalogueCache
 from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.virtual.counts import counted

@@ -6,11 +6,13 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.cluster import catalogue_cache, remote_cleanup, shard_owner
+from kproxy.cluster import remote_cleanup, shard_owner
 from kproxy.cluster.announcer import Announcer
-from kproxy.cluster.catalogue_barrier import CatalogueBarrier
-from kproxy.cluster.catalogue_cache import Tombstone
+from kproxy.cluster.catalogue import cache as catalogue_cache
+from kproxy.cluster.catalogue.barrier import CatalogueBarrier
+from kproxy.cluster.catalogue.cache import Tombstone
 from kproxy.cluster.command_router import CommandRouter
+from kproxy.cluster.partition_assigner import PartitionAssigner
 from kproxy.cluster.publisher import Publisher
 from kproxy.cluster.shard_owner import ShardOwner
 from kproxy.common.errors import Code
@@ -58,10 +60,10 @@ def a_log_trimmed_to_where_it_is_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def landed_before_all_were_told(patch: pytest.MonkeyPatch) -> None:
-    async def tell_all(self: CommandRouter, shard: Any, queue_id: bytes, work: Any) -> bool:
+    async def tell_all(self: PartitionAssigner, shard: Any, queue_id: bytes, work: Any) -> bool:
         return True
 
-    patch.setattr(CommandRouter, "_tell_all", tell_all)
+    patch.setattr(PartitionAssigner, "_tell_all", tell_all)
 
 
 def a_catalogue_that_is_believed_at_once(patch: pytest.MonkeyPatch) -> None:

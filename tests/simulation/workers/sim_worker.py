@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 
 from kproxy.cluster.announcer import ClusterContext
-from kproxy.cluster.catalogue_barrier import CatalogueBarrier
-from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.catalogue.barrier import CatalogueBarrier
+from kproxy.cluster.catalogue.cache import CatalogueCache
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.owned_shards import OwnedShards
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup

@@ -44,7 +44,7 @@ from typing import TypeVar
 from kproxy.common.memory_budget import MemoryBudget
 from kproxy.protocol.frames import SHORTEST_REQUEST_BYTES, Frame, FrameAssembler
 from kproxy.protocol.varint import Malformed
-from kproxy.server.pipeline_actions import Actions, Held, NextRequest, PipelinedRequest
+from kproxy.server.pipeline.actions import Actions, Held, NextRequest, PipelinedRequest
 
 Data = TypeVar("Data")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from kproxy.cluster.row_catalogue import GROUPS, SECURITY, RowCatalogue, forget
+from kproxy.cluster.catalogue.rows import GROUPS, SECURITY, RowCatalogue, forget
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import scanned
 from kproxy.metadata.catalogue import StateLookup, home_of

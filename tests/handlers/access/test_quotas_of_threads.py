@@ -9,7 +9,7 @@ from kproxy.loop.asking import ASKING, Asking
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.quotas import WORKED
 from kproxy.server import metering
-from tests.handlers.test_quotas import Metered
+from tests.handlers.access.test_quotas import Metered
 from tests.wire import batch, produce_values
 
 NOISE = random.Random(1).randbytes(20_000)

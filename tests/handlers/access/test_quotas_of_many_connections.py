@@ -6,7 +6,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_header, encode_request
 from kproxy.security.quotas import CONSUMED, MUTATED, Quotas
 from kproxy.server import metering
-from tests.handlers.test_quotas import ALICE, Metered, change
+from tests.handlers.access.test_quotas import ALICE, Metered, change
 from tests.shares.test_polls import ACCEPT, Member, a_queue
 
 

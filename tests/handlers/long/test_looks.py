@@ -5,7 +5,7 @@ import pytest
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codecs import UNPACKED_BYTES_MAX, unpacked_most
 from tests.fakes import memory_worker
-from tests.handlers.test_long_requests import call, make
+from tests.handlers.long.test_requests import call, make
 from tests.wire import batch, produce_values
 
 ROUTED = {"kproxy.route.to": "out-{key}", "kproxy.route.unroutable": "bad"}

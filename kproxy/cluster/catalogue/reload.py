@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from kproxy.cluster.catalogue_cache import CatalogueCache
+from kproxy.cluster.catalogue.cache import CatalogueCache
 from kproxy.common.errors import KafkaError
 from kproxy.loop.pulse import pulse
 

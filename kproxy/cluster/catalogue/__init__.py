@@ -1,0 +1,1 @@
+"""The catalogue of all queues, groups and rules, followed from the queues topic."""
