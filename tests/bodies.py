@@ -23,7 +23,8 @@ def creation(
         }
         for name in names
     ]  # fmt: skip
-    return {"topics": topics, "timeout": 5000, "validate_only": dry}
+    asked = {"topics": topics, "timeout": 5000}
+    return asked | {"validate_only": True} if dry else asked  # as recordings have it
 
 
 def growth(*names: str, count: int, dry: bool = False) -> dict[str, Any]:
