@@ -1,7 +1,4 @@
-"""The level in force, and how it is raised. `virtual.levels` says what needs which.
-
-Clients see the level as a feature (KIP-584): `kafka-features.sh` shows and upgrades it.
-"""
+"""The level in force, and how it is raised. `virtual.levels` says what needs which."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -10,7 +7,6 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import NEWEST
 
-FEATURE = "kproxy.level"
 ABOVE_LEVEL = "a command of a level that is not in force"
 
 

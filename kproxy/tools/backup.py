@@ -15,7 +15,6 @@ from kproxy.common.errors import CannotStart
 from kproxy.common.logs import configure
 from kproxy.config.server import load
 from kproxy.metadata.cluster_view import identity, raise_level
-from kproxy.shard.restored import begin_again
 from kproxy.store import backups, files
 from kproxy.store.backups import BadBackup, Manifest, Source
 from kproxy.store.directory_lock import locked
@@ -152,6 +151,8 @@ def _restore(sources: list[Source], data_dir: Path, size: int, now_ms: int) -> N
     shutil.rmtree(data_dir / backups.SHARD, ignore_errors=True)
     (data_dir / backups.META).unlink(missing_ok=True)
     _put_all("restoring", sources, data_dir, size, link=False)
+    from kproxy.shard.restored import begin_again  # it imports the fold: --help needs none
+
     level = raise_level(data_dir, RESTORES_FROM)
     begin_again(data_dir / backups.SHARD, load({"data_dir": data_dir}, None, {}), level, now_ms)
     backups.sync_directories(data_dir)

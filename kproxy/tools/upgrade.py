@@ -6,7 +6,7 @@ import click
 
 from kproxy import __version__
 from kproxy.common.errors import CannotStart
-from kproxy.metadata.levels import FEATURE
+from kproxy.virtual.levels import FEATURE
 from kproxy.tools.client import Address, Client
 from kproxy.tools.options import asked, server_option
 from kproxy.tools.output import table

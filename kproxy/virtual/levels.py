@@ -5,6 +5,8 @@ release reads all levels up to its `NEWEST`. It writes what needs a level only a
 has finalized that level (`metadata.levels`). Level 1 is what kproxy wrote before there were levels.
 """
 
+FEATURE = "kproxy.level"
+"""Its name as a feature (KIP-584): `kafka-features.sh` shows and upgrades it."""
 OLDEST = 1
 NEWEST = 8
 CALLS_FROM = 2

@@ -252,14 +252,14 @@ def test_commits_on_a_deleted_queue_go_in_every_shard(kafka: Kafka, tmp_path: Pa
 def kept_offsets(workers: Workers, owners: dict[int, int]) -> set[str]:
     """Return names of queues with some group's offset left on a disk, '' for an absent queue."""
     from kproxy.store.rocks import RocksKv
-    from kproxy.virtual.rows import queues as rows
+    from kproxy.virtual.rows.offsets import partition_of_offset
 
     names, found = {}, set()
     for shard, worker in owners.items():
         kv = RocksKv(workers.directory / f"worker-{worker}" / f"shard-{shard}" / "rows", 1 << 20)
         for key, name in kv.scan(b"i", b"j"):
             names[key[1:]] = name.decode()
-        found |= {rows.partition_of_offset(key)[0] for key, _ in kv.scan(b"o", b"p")}
+        found |= {partition_of_offset(key)[0] for key, _ in kv.scan(b"o", b"p")}
         kv.close()
     return {names.get(queue_id, "") for queue_id in found}
 

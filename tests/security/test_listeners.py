@@ -30,7 +30,7 @@ from tests.securing import (
 )
 from tests.wire import Wire, batch
 
-REAUTH_MS = 4000
+REAUTH_MS = 8000
 
 
 @pytest.fixture(scope="module")
