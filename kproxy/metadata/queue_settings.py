@@ -99,7 +99,7 @@ def check_together(
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
     fault = fault or delays_conflict(values)
-    made = read_configs(values.get(CONFIGS, ""))  # of queues that its route makes
+    made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
     needed, name, value = max(
         ((SETTINGS[name].needs(value), name, value)
          for name, value in (*values.items(), *made.items()) if name in SETTINGS),

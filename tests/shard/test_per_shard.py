@@ -24,7 +24,7 @@ async def test_a_shard_given_up_does_not_start_another_part_of_its_successor() -
         tasks.start_soon(parts.run, start)
         await until(lambda: started == [served])
         first = parts.of(served)
-        assert parts.of(given_up) == [given_up]  # who still holds it is done with it soon
+        assert parts.of(given_up) == [given_up]
         assert parts.of(served) is first
         served.claim_offset = 8
         await until(lambda: len(started) > 1)
