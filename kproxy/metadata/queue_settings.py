@@ -99,12 +99,16 @@ def check_together(
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
     fault = fault or delays_conflict(values)
-    needed, name = max(((SETTINGS[name].needs(value), name) for name, value in values.items()
-                        if name in SETTINGS), default=(0, ""))  # fmt: skip
+    made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
+    needed, name, value = max(
+        ((SETTINGS[name].needs(value), name, value)
+         for name, value in (*values.items(), *made.items()) if name in SETTINGS),
+        default=(0, "", ""),
+    )  # fmt: skip
     if not level.reaches(needed):
         fault = (
-            f"{name}={shown(values[name])} needs level {needed}: once every worker runs this"
-            " release, put it in force with `kproxy upgrade --finalize`"
+            f"{name}={shown(value)} needs level {needed}: once every worker runs this release, put"
+            " it in force with `kproxy upgrade --finalize`"
         )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)

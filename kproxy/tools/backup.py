@@ -144,7 +144,6 @@ def restore_command(backup: Path, data_dir: Path) -> None:
 
 
 def _restore(sources: list[Source], data_dir: Path, size: int, now_ms: int) -> None:
-
     mark = data_dir / backups.UNFINISHED
     mark.touch()
     backups.sync_directories(data_dir)

@@ -176,7 +176,7 @@ def view(
     workers = [_worker_row(url, earlier.get(url), page) for url, page in after]
     return Group(
         _totals(both), Text(""), made_table(_WORKERS, workers), Text(""),
-        _queuemade_table(both, lines), Text(""), _groupmade_table(both, lines),
+        _queue_table(both, lines), Text(""), _group_table(both, lines),
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _totals(both: Sequence[tuple[Page, Page]]) -> Text:
     )
 
 
-def _queuemade_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
+def _queue_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
     rates: dict[str, tuple[float, float]] = {}
     for before, after in both:
         for name, (come, gone) in differences(before, after, "queues", 2):
@@ -211,7 +211,7 @@ def _queuemade_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
     return made_table(("BUSIEST QUEUES (about)", "IN", "OUT"), rows)
 
 
-def _groupmade_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
+def _group_table(both: Sequence[tuple[Page, Page]], lines: int) -> Table:
     found = []
     for before, after in both:
         known = {one["group"]: one["commits"] for one in before["groups"]}

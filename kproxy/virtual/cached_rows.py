@@ -142,6 +142,8 @@ class CachedRows(Changes):
         if queue.changed_at == queue.created_at:
             self.counts.queues += 1
         self._cache(self._queues, queue.name, queue)
+        if queue.queue_id in self._names:  # others are cached once somebody asks for them
+            self._names[queue.queue_id] = queue.name
         self.put(rows.queue_key(queue.name), queue.encode())
         self._announce(queue.name, queue.changed_at)
         self.put(rows.name_key(queue.queue_id), queue.name.encode())

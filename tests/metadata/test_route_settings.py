@@ -6,7 +6,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import DEFAULTS, VALUE_MAX, settings_of
-from kproxy.virtual.levels import ENCODINGS_FROM, ROUTES_FROM
+from kproxy.virtual.levels import ARRIVAL_FROM, ENCODINGS_FROM, ROUTES_FROM
 
 TO, FROM, FILTER = "kproxy.route.to", "kproxy.route.from", "kproxy.route.filter"
 UNROUTABLE, CONFIGS = "kproxy.route.unroutable", "kproxy.route.configs"
@@ -135,6 +135,15 @@ def test_encodings_wait_for_their_level() -> None:
     queue_settings.check_together(encoded, Level())
     with pytest.raises(KafkaError, match=f"needs level {ENCODINGS_FROM}.*upgrade --finalize"):
         queue_settings.check_together(encoded, before)
+
+
+def test_settings_of_queues_that_a_route_makes_wait_for_their_level() -> None:
+    """FAULT: below its level a queue had retention by arrival, where a route had made it."""
+    before = Level(ARRIVAL_FROM - 1)
+    made = ENTRANCE | {CONFIGS: "kproxy.retention.from:arrival"}
+    queue_settings.check_together(made, Level())
+    with pytest.raises(KafkaError, match=f"arrival needs level {ARRIVAL_FROM}"):
+        queue_settings.check_together(made, before)
 
 
 def test_as_values() -> None:

@@ -1,7 +1,10 @@
 """The formats of records and places in queues, as `kproxy produce` and `consume` read them."""
 
 import io
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import confluent_kafka
@@ -14,7 +17,7 @@ from kproxy.tools.output import Refusals
 from kproxy.tools.records import consume, offsets, text, times
 from kproxy.tools.records import input as record_input
 from kproxy.tools.records.consume import _Reading
-from kproxy.tools.records.produce import _Sender
+from kproxy.tools.records.produce import _bar, _Sender
 from kproxy.tools.records.text import Record
 
 
@@ -82,6 +85,18 @@ def test_a_line_that_no_batch_has_room_for_is_told(form: str, line: bytes) -> No
     """FAULT: `kproxy produce` ended with a traceback, or died, and so did what was in line."""
     with pytest.raises(record_input.BadRecord):
         read(form, line)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_pipe_is_read_as_a_file_is(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as sent:
+        sent.write(b"a\nb\n")
+    with os.fdopen(reading, "rb") as stream, _bar((Path(f"/dev/fd/{reading}"),)) as advance:
+        cut, _ = record_input.reader("%v")
+        for _piece in cut(stream):
+            advance(stream)
 
 
 def test_places() -> None:

@@ -43,6 +43,18 @@ def test_queues_just_made_are_cached_as_those_that_are_read() -> None:
     assert [state.name(queue_id) for queue_id in made] == [f"q{index}" for index in range(200)]
 
 
+def test_an_id_stands_for_the_same_queue_whether_it_was_looked_up_before_or_not() -> None:
+    """FAULT: an id's name stayed cached as the rows had another: folds depended on the cache."""
+    state = State(DictKv())
+    for at, name in enumerate(("first", "second")):
+        queue = Queue(name=name, queue_id=QUEUE, partitions=1, wanted=1,
+                      created_at=LogOffset(at), changed_at=LogOffset(at))  # fmt: skip
+        state.put_queue(queue)
+        assert state.name(QUEUE) == name
+    state.kv.write(state.drain())
+    assert State(state.kv).name(QUEUE) == state.name(QUEUE)
+
+
 class _Stepped(DictKv):
     """Counts the pairs that its scans were asked for."""
 

@@ -123,7 +123,7 @@ def _inputs(files: tuple[Path, ...]) -> Iterator[tuple[str, BinaryIO]]:
 @contextmanager
 def _bar(files: tuple[Path, ...]) -> Iterator[Any]:
     """Show how much of the files was read, on a terminal."""
-    if not files:
+    if not files or not sys.stderr.isatty():
         yield lambda stream: None
         return
     total = sum(path.stat().st_size for path in files if path.exists())
@@ -131,6 +131,8 @@ def _bar(files: tuple[Path, ...]) -> Iterator[Any]:
         places: dict[BinaryIO, int] = {}
 
         def advance(stream: BinaryIO) -> None:
+            if not stream.seekable():  # a pipe has no place
+                return
             place = stream.tell()
             if place != places.get(stream):
                 places[stream] = place
