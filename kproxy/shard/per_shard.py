@@ -48,12 +48,13 @@ class PerShard(Generic[Part]):
         return found[1] if found is not None and found[0].is_of(shard) else None
 
     def of(self, shard: Shard) -> Part:
-        """Return the part of a shard as it is served now."""
+        """Return the part of a shard as it is served now; one that nobody keeps if it is not."""
         part = self.known(shard)
         if part is None:
             part = self._make(shard)
-            self._parts[shard.shard] = Claim(shard), part
-            self._new[shard.shard] = shard, part
+            if shard.serving:  # else the place may be that of the shard as it was opened since
+                self._parts[shard.shard] = Claim(shard), part
+                self._new[shard.shard] = shard, part
         return part
 
     def all(self) -> list[Part]:
