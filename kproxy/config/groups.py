@@ -31,12 +31,14 @@ class ConsumerGroupsConfig(Section, title="Consumer groups (KIP-848)"):
     group_consumer_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
     group_consumer_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
     group_consumer_heartbeat_ms: Ms = setting(
-        5000, "time between its heartbeats", kafka="group.consumer.heartbeat.interval.ms"
+        5000,
+        "time between heartbeats of a consumer group's members",
+        kafka="group.consumer.heartbeat.interval.ms",
     )
     group_consumer_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
     group_consumer_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
     group_consumer_assignment_interval_ms: NonNegativeInt = setting(
-        1000, "least time between two assignments of such a group (KIP-1263)"
+        1000, "least time between two assignments of a consumer group (KIP-1263)"
     )
     group_consumer_min_assignment_interval_ms: NonNegativeInt = setting(0, _SHORTEST)
     group_consumer_max_assignment_interval_ms: NonNegativeInt = setting(15_000, _LONGEST)
@@ -54,7 +56,7 @@ class ShareGroupsConfig(Section, title="Share groups (KIP-932)"):
     group_share_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
     group_share_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
     group_share_heartbeat_interval_ms: Ms = setting(
-        5000, "time between the heartbeats of such a member"
+        5000, "time between heartbeats of a share group's members"
     )
     group_share_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
     group_share_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)

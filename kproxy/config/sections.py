@@ -58,7 +58,7 @@ class NetworkConfig(Section, title="Network"):
         10_000, "connections from one address", kafka="max.connections.per.ip"
     )
     connection_idle_ms_max: Ms = setting(
-        600_000, "closed after this silence", kafka="connections.max.idle.ms LONG"
+        600_000, "silence after which a connection is closed", kafka="connections.max.idle.ms LONG"
     )
     in_flight_requests_max: Count = setting(64, "unanswered ones per connection")
     receive_stalled_ms_max: Ms = setting(
@@ -132,7 +132,7 @@ class QueuesConfig(Section, title="Queues"):
         True, "create a queue at its first record or look-up", kafka="auto.create.topics.enable"
     )
     partitions_default: Count = setting(
-        1, "partitions of a queue created so", kafka="num.partitions"
+        1, "partitions of a queue whose creator does not say how many", kafka="num.partitions"
     )
     partitions_max: Partitions = setting(10_000, "most partitions one queue may have")
     batch_bytes_max: Bytes = setting(
@@ -179,7 +179,7 @@ class ClassicConfig(Section, title="Groups"):
     """Groups, and the classic protocol."""
 
     offset_metadata_bytes_max: Count = setting(
-        4096, "metadata of a commit", kafka="offset.metadata.max.bytes"
+        4096, "largest metadata of a committed offset", kafka="offset.metadata.max.bytes"
     )
     offsets_retention_minutes: Count = setting(
         7 * 24 * 60,
@@ -188,7 +188,7 @@ class ClassicConfig(Section, title="Groups"):
     )
     offsets_check_ms: Ms = setting(
         600_000,
-        "time between looks for such offsets",
+        "time between looks for offsets that nobody uses",
         kafka="offsets.retention.check.interval.ms LONG",
     )
     group_initial_rebalance_delay_ms: NonNegativeInt = setting(
@@ -223,13 +223,13 @@ class ProducersConfig(Section, title="Producers and transactions"):
         604_800_000, "how long a transactional id is kept that nobody uses"
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: Ms = setting(
-        3_600_000, "time between looks for such ids"
+        3_600_000, "time between looks for transactional ids that nobody uses"
     )
     producer_id_expiration_ms: Ms = setting(
         86_400_000, "how long a queue remembers an idempotent producer"
     )
     producer_id_expiration_check_interval_ms: Ms = setting(
-        600_000, "time between looks for such producers"
+        600_000, "time between looks for producers that nobody uses"
     )
 
 

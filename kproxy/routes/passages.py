@@ -176,7 +176,8 @@ class Passages:
         while True:
             await anyio.sleep(_FORGET_LOOK_S)
             for shard in self._serving():
-                await self.forget(shard)
+                with suppress(KafkaError):  # it may be given up while its rows are looked at
+                    await self.forget(shard)
 
     async def forget(self, shard: Shard) -> None:
         """Let go of what a shard knows of sources and definers that are gone for long."""

@@ -6,11 +6,10 @@ import click
 
 from kproxy import __version__
 from kproxy.common.errors import CannotStart
-from kproxy.virtual.levels import FEATURE
 from kproxy.tools.client import Address, Client
 from kproxy.tools.options import asked, server_option
 from kproxy.tools.output import table
-from kproxy.virtual.levels import NEWEST, OLDEST
+from kproxy.virtual.levels import FEATURE, NEWEST, OLDEST
 
 _API_VERSIONS, _UPDATE_FEATURES = 18, 57
 _UPGRADE = 1

@@ -1,8 +1,11 @@
 """The questions of operators' tools to a worker."""
 
+import re
 from pathlib import Path
 
 from kproxy.common.errors import Code
+from kproxy.config.server import Config
+from kproxy.handlers.configs.server_settings import of_broker
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
@@ -26,6 +29,14 @@ async def test_path_of_the_data_directory_is_told_nobody(tmp_path: Path) -> None
     _, body = decode_response(35, 4, (await ask())[4:])
     assert [result.log_dir for result in body.results] == ["worker-3"]
     assert body.results[0].total_bytes > 0
+
+
+def test_what_a_server_setting_means_is_told_without_the_one_before_it() -> None:
+    """FAULT: clients saw `Partitions of a queue created so.` for num.partitions."""
+    told = {one.name: one.documentation for one in of_broker(Config(), 1)}
+    behind = re.compile(r"\b(such|created so|this silence|its heartbeats)\b")
+    assert "num.partitions" in told
+    assert {name: text for name, text in told.items() if behind.search(text)} == {}
 
 
 async def test_the_version_of_transactions_comes_with_the_level() -> None:

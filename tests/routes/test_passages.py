@@ -23,6 +23,8 @@ from kproxy.routes.passages import Passages
 from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
 from kproxy.security.quotas import MUTATED
 from kproxy.shard.compaction_plan import NotDue, plan
+from kproxy.shard.shard import Shard
+from kproxy.store.rocks import RowsClosed
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.queues import ConfigureQueue, DeleteQueue
@@ -529,6 +531,27 @@ async def test_forwarded_offsets_of_deleted_sources_are_forgotten(
         monkeypatch.setattr("kproxy.routes.passages._FORGET_MS", -1)
         await worker.passages.forget(shard)
         assert known() == [other.queue_id]
+
+
+async def test_a_shard_that_leaves_while_its_old_rows_are_looked_at_ends_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the look ran beside all shards, and its error ended the worker."""
+    monkeypatch.setattr("kproxy.routes.passages._FORGET_LOOK_S", 0.0)
+    looks = 0
+    looked = anyio.Event()
+
+    async def forget(self: Passages, shard: Shard) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            looked.set()
+        raise RowsClosed
+
+    monkeypatch.setattr(Passages, "forget", forget)
+    async with serving(tmp_path):
+        with anyio.fail_after(10):
+            await looked.wait()
 
 
 async def test_filter_gets_what_matches_of_a_batch_of_very_many_records(tmp_path: Path) -> None:

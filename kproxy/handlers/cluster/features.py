@@ -5,8 +5,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import ClusterNeeds
-from kproxy.virtual.levels import FEATURE
-from kproxy.virtual.levels import NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
+from kproxy.virtual.levels import FEATURE, NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
 from kproxy.worker.request import Request
 
 _OF_KAFKA = (

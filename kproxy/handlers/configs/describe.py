@@ -155,7 +155,8 @@ def _served(
 ) -> Iterator[tuple[int, PartitionKey, Shard]]:
     """Yield a queue's partitions that are served here, for how they stand.
 
-    Require DESCRIBE, besides what its settings ask for.
+    Look at one before others have their turn: then its shard may have left. Require DESCRIBE,
+    besides what its settings ask for.
     """
     sees = request.permits.sees(Op.DESCRIBE, Resource.TOPIC, name)
     queue = worker.catalogue.find(name) if sees else None
@@ -176,10 +177,10 @@ async def _state(worker: ConfigNeeds, request: Request, group: str, name: str) -
     told: dict[str, Standing] = {}
     waiting: dict[int, int] = {}
     for index, key, shard in _served(worker, request, name.removeprefix(STATE)):
-        await request.budget.step()
         if (stands := standing(worker.shares, shard, key, group)) is not None:
             told[str(index)] = stands
         waiting[shard.shard] = worker.dead_letters.waiting(shard, group)
+        await request.budget.step()
     found = {"dead_letters_waiting": sum(waiting.values()), "partitions": told}
     return _stands(request.body, name, found, "What a share group does in a queue.")
 
@@ -203,9 +204,9 @@ async def _delays(worker: ConfigNeeds, request: Request, name: str) -> dict[str,
     """Return each partition that is served here and for which something waits."""
     told: list[DelayStanding] = []
     for _, key, shard in _served(worker, request, name):
-        await request.budget.step()
         if (stands := waiting_for(shard, key)) is not None:
             told.append(stands)
+        await request.budget.step()
     return _stands(request.body, DELAYS, told, "What waits for a queue until it is due.")
 
 

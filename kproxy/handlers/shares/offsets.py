@@ -15,7 +15,7 @@ from kproxy.handlers.common.group_coordinators import check_share_level, coordin
 from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import forbidden, need_group
 from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
-from kproxy.loop.pace import slices
+from kproxy.loop.pace import Pace, slices
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.security.acls import Op, Resource
 from kproxy.shard.appends import outcomes_of
@@ -59,10 +59,10 @@ async def describe(worker: ShareNeeds, request: Request) -> Mapping[str, Any]:
             answer |= error_fields(error)
         groups.append(answer)
         if len(looks) == _AT_ONCE:
-            await look(worker, looks)
+            await look(worker, looks, request.budget)
             looks.clear()
         await request.budget.step(_PART_BYTES)
-    await look(worker, looks)
+    await look(worker, looks, request.budget)
     return {"groups": groups}
 
 
@@ -126,7 +126,7 @@ async def _all(worker: ShareNeeds, request: Request, group_id: str) -> list[tupl
     return sorted(found, key=lambda one: one[0])
 
 
-async def look(worker: ShareNeeds, looks: Iterable[tuple[str, Slots]]) -> None:
+async def look(worker: ShareNeeds, looks: Iterable[tuple[str, Slots]], pace: Pace) -> None:
     """Note in parts of an answer what the shards say of them, all groups at once."""
     shards = worker.routes.shards
     lots: list[tuple[Slots, list[PartitionKey]]] = []
@@ -136,10 +136,12 @@ async def look(worker: ShareNeeds, looks: Iterable[tuple[str, Slots]]) -> None:
         for key, (queue, _) in slots.items():
             index = shard_of(queue.name, shards, key[1]) if shards > 1 else 0
             by_shard.setdefault(index, []).append(key)
+            await pace.step()
         for index, keys in by_shard.items():
             for some in slices(keys, SET_MAX):
                 lots.append((slots, some))
                 tickets.append(worker.routes.ask(index, LookAtShares(group_id, some).envelope()))
+                await pace.step()
     for (slots, keys), outcome in zip(lots, await outcomes_of(tickets), strict=True):
         for at, key in enumerate(keys):
             part = slots[key][1]
@@ -147,6 +149,7 @@ async def look(worker: ShareNeeds, looks: Iterable[tuple[str, Slots]]) -> None:
                 part |= {"error_code": outcome.code, "error_message": outcome.message}
             else:
                 part["start_offset"], part["lag"] = outcome.numbers[2 * at : 2 * at + 2]
+        await pace.step()
 
 
 # -- changing

@@ -30,6 +30,20 @@ async def test_how_very_many_queues_stand_in_a_group_is_told_in_slices() -> None
     assert {entry.name for entry in result.configs} == set(names)
 
 
+async def test_offsets_of_many_share_groups_are_looked_at_in_slices() -> None:
+    """FAULT: all partitions of 200 groups were asked for in one turn, for half a second."""
+    worker, partitions = memory_worker(), tuple(range(1000))
+    make(worker, "q", len(partitions))
+    topics = [{"topic_name": "q", "partitions": partitions}]
+    groups = [{"group_id": f"g{number}", "topics": topics} for number in range(100)]
+    key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+    answer = await call(worker, key, 1, {"groups": groups})
+    assert len(answer.groups) == len(groups)
+    for group in answer.groups:
+        (topic,) = group.topics
+        assert [part.start_offset for part in topic.partitions] == [-1] * len(partitions)
+
+
 @pytest.mark.parametrize("codec", BLOCKS)
 async def test_very_many_small_blocks_for_an_entrance_are_looked_at_on_a_thread(codec: int) -> None:
     """FAULT: each was looked at in the turn that took the batch, for a third of a second."""
