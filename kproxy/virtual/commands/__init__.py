@@ -3,7 +3,8 @@
 `envelope` encodes, `decode` reads. Bytes are written to logs for ever: a class never changes the
 meaning of a form that was written. There is a module for each family.
 
-To add a kind: add it to `Kind`, write its class here, and its method in the fold. `of_kind` asks
+To add a kind: add it to `Kind`, write its class in
+its family's module, and name its method in `Fold.__init__`. `of_kind` asks
 for its traits and its level; `tests/virtual/commands/test_commands.py` holds each kind against
 them. A form (`forms`) gives its bytes, unless it is hot or carries batches.
 

@@ -31,7 +31,7 @@ def _weight(envelope: Envelope) -> int:
     publishes=(RowKind.PARTITION, RowKind.PRODUCER), head="key", body="producers:(qQ)",
 )  # fmt: skip
 class ForgetProducers(Command):
-    """Producers of a partition, as (id, `producer_rows.used_ms_of` its row), were not used since.
+    """Producers of a partition, as (id, `rows.producers.used_ms_of` its row), were not used since.
 
     The outcome's number is how many were forgotten: one with an open transaction is not.
     """

@@ -313,7 +313,9 @@ def transactions(start: int) -> list[Envelope]:
 def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() -> None:
     changed: dict[int, set[RowKind]] = {kind: set() for kind in Kind}
     shard = MemoryShard(0, 2, shared=True)
-    for envelope in story():
+    log = story()
+    assert {Kind(envelope.kind) for envelope in log} == set(Kind), "the story lacks a kind"
+    for envelope in log:
         before = dict(shard.kv.rows)
         shard.apply(envelope)
         for key in before.keys() | shard.kv.rows.keys():
