@@ -13,7 +13,7 @@ from kproxy.shard.per_shard import PerShard
 from tests.fakes import MemoryShard
 
 
-async def test_who_has_a_shard_that_has_left_does_not_take_the_place_of_the_one_that_is_served(
+async def test_part_of_a_shard_that_has_left_does_not_take_the_place_of_the_served_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: the part of the shard that is served was made, and begun, a second time."""
