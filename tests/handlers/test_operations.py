@@ -31,7 +31,7 @@ async def test_path_of_the_data_directory_is_told_nobody(tmp_path: Path) -> None
     assert body.results[0].total_bytes > 0
 
 
-def test_what_a_server_setting_means_is_told_without_the_one_before_it() -> None:
+def test_meaning_of_a_server_setting_is_told_without_the_one_before_it() -> None:
     """FAULT: clients saw `Partitions of a queue created so.` for num.partitions."""
     told = {one.name: one.documentation for one in of_broker(Config(), 1)}
     behind = re.compile(r"\b(such|created so|this silence|its heartbeats)\b")

@@ -1,4 +1,4 @@
-"""How a queue or a group stands is told without the shards that leave while it is told."""
+"""The standing of a queue or a group, told without shards that leave while it is told."""
 
 import json
 from typing import Any
