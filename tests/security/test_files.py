@@ -28,7 +28,8 @@ def test_files_of_an_older_kproxy_are_told(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o755)
-    (data / "LOCK").touch(0o644)
+    (data / "LOCK").touch()
+    (data / "LOCK").chmod(0o644)  # a command run here may have left its umask
     with served(data) as server:
         event = server.event("data_dir_readable_by_others")
         assert event
