@@ -25,6 +25,8 @@ from tests.wire import Wire, batch, fetch_values
 
 pytestmark = pytest.mark.long
 LOGIN_S, PROBE_S, P99_S = 1.0, 1.0, 0.25
+CONNECTION_BYTES = 75_000
+"""The most memory of a connection, by docs/security.md."""
 
 
 @contextmanager
@@ -98,7 +100,7 @@ def test_an_honest_user_is_served_meanwhile(tmp_path: Path, kinds: tuple[str, ..
         with site.wire("INSIDE") as admin:
             assert admin.create("q").error_code == 0
             limit(admin, "greedy", 1000)
-        ports = site.port
+        ports, before = site.port, site.server.rss()
         where = {
             "silent": [ports["OUTSIDE"], ports["SASL"]], "guesses": [ports["SASL"]],
             "scrapers": [http], "reconnecting": [ports["INSIDE"]],
@@ -122,9 +124,12 @@ def test_an_honest_user_is_served_meanwhile(tmp_path: Path, kinds: tuple[str, ..
                         ApiKey.FETCH, 12, fetch_values({("q", 0): 0}, wait_ms=0)
                     )
                     took.setdefault("fetch", []).append(timed(got))
+            held = site.server.rss() - before
+        print(f"{held / 1e6:.0f} MB more", end=" ")  # noqa: T201
         shown = {what: (len(all_), round(max(all_), 3)) for what, all_ in took.items()}
         print(" ".join(kinds), end=" ")  # noqa: T201
         print(shown)  # noqa: T201
+        assert held < 8000 * CONNECTION_BYTES
         for what, (_, slowest) in shown.items():
             assert slowest < (PROBE_S if what == "livez" else LOGIN_S), shown
 
