@@ -78,7 +78,7 @@ def test_many_of_one_audience_are_looked_for_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_client_finds_queues_that_it_may_describe() -> None:
-    """By a rule of its address, by its name, or by none at all."""
+    """A rule names an address, or the user, or everybody."""
     rules = may_read("q00"), may_read("q01", host="10.0.0.7"), may_read("q02", "User:bob")
     names = found(
         resolver(Lookup(), *rules),

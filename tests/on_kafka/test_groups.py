@@ -267,7 +267,7 @@ def kept_offsets(workers: Workers, owners: dict[int, int]) -> set[str]:
 def test_a_commit_just_after_a_queue_is_made_again_is_filed_under_the_new_one(
     kafka: Kafka, tmp_path: Path
 ) -> None:
-    """By the other worker, which has only just heard of it, if it has."""
+    """The other worker files it, which has only just heard of the queue, if it has."""
     with Workers(kafka, tmp_path, count=2, shards=8).running() as workers:
         group = group_of_worker(workers, 0, "group")
         owners = workers.wait_balanced()
