@@ -122,6 +122,9 @@ class HttpThread:
             return_when=asyncio.FIRST_COMPLETED,
         )
         self._socket.close()
+        accepting.cancel()
+        for _ in range(2):  # a transport hears of its TLS, before which it would not close
+            await asyncio.sleep(0)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -180,7 +183,6 @@ class HttpThread:
         reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         writer: asyncio.StreamWriter | None = None
-        ended = False
         try:
             with self._waits(network):
                 transport, _ = await self._loop.connect_accepted_socket(
@@ -191,15 +193,14 @@ class HttpThread:
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             writer.transport.set_write_buffer_limits(0)  # drained bytes were sent
             await self._converse(reader, writer, network)
-            ended = True
+            with self._waits(network):
+                writer.close()
+                await writer.wait_closed()  # a loop that ends before leaves the socket open
         except (OSError, TimeoutError, asyncio.CancelledError, h11.ProtocolError):
             pass  # the client has gone, is too slow, or does not speak HTTP
         finally:
-            if writer is None:
-                pass  # asyncio closes what it could not make a transport of
-            elif ended and not self._stopping.is_set():
-                writer.close()
-            else:  # unread bytes would be kept for the client otherwise, for ever
+            # asyncio closes what it could not make a transport of
+            if writer is not None:  # unread bytes would be kept for the client for ever
                 writer.transport.abort()
 
     async def _converse(

@@ -248,8 +248,9 @@ def test_unread_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         eventually(lambda: own.num_fds() == before + 4, 15)  # these are the client's own
 
 
-def test_tls(tmp_path: Path) -> None:
-    """FAULT: nothing bounded how many handshakes were begun and left there."""
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the context of a server and one of its clients."""
     need_program("openssl")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
@@ -258,7 +259,12 @@ def test_tls(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
     ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_cert_chain(cert, key)
-    theirs = ssl.create_default_context(cafile=str(cert))
+    return ours, ssl.create_default_context(cafile=str(cert))
+
+
+def test_tls(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """FAULT: nothing bounded how many handshakes were begun and left there."""
+    ours, theirs = contexts
     with served(tls=ours) as port:
         with socket.create_connection(("127.0.0.1", port)) as plain:
             with theirs.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
@@ -274,3 +280,25 @@ def test_tls(tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", port)) as plain:
                 with theirs.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
                     assert said(connection, get("/livez")).endswith(b"ok\n")
+
+
+@pytest.mark.filterwarnings("error")
+def test_stop_closes_connections_that_say_goodbye(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """FAULT: a TLS connection that waited for its client's goodbye stayed open after the end."""
+    ours, theirs = contexts
+    own = psutil.Process()
+    before = own.num_fds()
+    with ExitStack() as held:
+        with served(tls=ours) as port:
+            plain = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            secured = theirs.wrap_socket(
+                plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False
+            )
+            connection = held.enter_context(secured)
+            connection.settimeout(10)
+            connection.sendall(get("/livez").encode())
+            while not connection.recv(1 << 16).endswith(b"ok\n"):
+                pass
+        assert own.num_fds() == before + 1
