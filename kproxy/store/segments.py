@@ -42,7 +42,7 @@ class Segments:
     def __init__(self, directory: Path, *, marked: bool = False) -> None:
         """Take `marked`: this is the log itself; a file beside it says how far it is on disk."""
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory)
         self.mark = Synced(directory) if marked else None
         self._files = threading.RLock()  # the log's thread opens some, too
         self._fds: OrderedDict[int, int] = OrderedDict()

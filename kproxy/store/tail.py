@@ -13,6 +13,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.store import files
 from kproxy.store.frames import BODY_AT, CRC_FROM
 from kproxy.virtual.commands import envelope as envelopes
 from kproxy.virtual.commands.envelope import COPIED, Kind
@@ -123,6 +124,7 @@ def keep(path: Path, position: int, free_bytes: int) -> Path | None:
                 target.write(chunk)
             target.flush()
             os.fsync(target.fileno())
+        files.sync_directory(path.parent)
     except OSError:
         cut.unlink(missing_ok=True)
         return None
