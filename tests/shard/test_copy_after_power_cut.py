@@ -89,7 +89,7 @@ async def test_rows_without_what_they_are_made_from_are_no_copy(tmp_path: Path) 
             opened(tmp_path, rows)
 
 
-async def test_what_is_behind_full_segments_is_looked_at_too(tmp_path: Path) -> None:
+async def test_full_segments_behind_the_mark_are_looked_at_too(tmp_path: Path) -> None:
     shard = opened(tmp_path, {})
     await take(shard, 1)
     rows = await flushed(shard, 30)

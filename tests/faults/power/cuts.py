@@ -13,7 +13,7 @@ FLAGS = (
     "--segment-bytes", "100000", "--rows-flush-ms-max", "100", "--keeper-period-ms", "20",
     "--compaction-check-ms", "100", "--http-listen", "off",
 )  # fmt: skip
-_BYTES_MAX = 600_000  # of the trace, in a life
+_BYTES_MAX = 600_000  # that the trace grows by in a life, at most
 
 
 def at_once(server: Served) -> None:

@@ -1,8 +1,8 @@
 """A disk as a power cut leaves it, made of what the recorder saw (`recorder.c`).
 
-What an fsync covered stays. Of the rest a random part does: of each 4 KiB page some earlier state,
-by 512 bytes now and then; some size that the file had; of the names of a directory any that do not
-rest on another that is lost. An fsync of a file keeps its bytes and its size, not its name.
+An fsync of a file keeps its bytes and its size, not its name. A random part of the rest stays: some
+earlier state of each 4 KiB page, by 512 bytes now and then; some size that the file had; any names
+of a directory that do not rest on another that is lost.
 """
 
 import os

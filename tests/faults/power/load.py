@@ -1,7 +1,7 @@
 """Work of every kind on a server whose power is cut, and what must be left of it.
 
-Each actor has a connection and a thread. What the server answers it notes with the place in the
-trace; after a cut it holds what it finds against the notes from before the cut.
+Each actor has a connection and a thread. It notes each answer with the place in the trace. After a
+cut it holds the queues against the notes from before the cut.
 """
 
 import random
@@ -126,7 +126,7 @@ class Writer(Actor):
         self._next = 0  # the next number: none comes again
         self._pid, self._sequence = -1, 0
         self._last: tuple[range, bytes] | None = None
-        """What was sent last, which may be sent again."""
+        """The batch that was sent last, which may be sent again."""
 
     def step(self, wire: Wire) -> None:
         if self._pid < 0:
@@ -141,7 +141,7 @@ class Writer(Actor):
         self._last, self._next = (numbers, data), numbers.stop
         self._sequence += count
         self._send(wire, *self._last)
-        if self.rng.random() < 0.1:  # what others may have read
+        if self.rng.random() < 0.1:  # a reader may have come so far
             self.note((range(0), wire.list_offset(self.name, -1).offset))
 
     def _send(self, wire: Wire, numbers: range, data: bytes) -> None:
@@ -152,7 +152,7 @@ class Writer(Actor):
     def cut(self, at: int) -> None:
         before = len(self.notes)
         super().cut(at)
-        if len(self.notes) < before:  # what is there of the last batches is not known
+        if len(self.notes) < before:  # it does not know how many of its batches are there
             self._pid, self._last = -1, None
 
     def check(self, wire: Wire) -> None:

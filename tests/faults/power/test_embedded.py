@@ -63,7 +63,7 @@ def _at_sync(machine: Machine, at: int) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("sync", ["never", "interval:20"])
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_what_is_lost_without_a_sync_is_a_tail(machine: Machine, sync: str, seed: int) -> None:
+def test_only_a_tail_is_lost_without_a_sync(machine: Machine, sync: str, seed: int) -> None:
     run(machine, seed, _CUTS_LONG // 3, "--sync", sync, promised=_at_sync)
 
 
