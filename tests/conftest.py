@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from kproxy.virtual import producers
 from tests import marks
 from tests.harness import Served, served
+from tests.marks import pytest_runtest_protocol
 from tests.real_kafka import RunningKafka
 from tests.running import cpu
 from tests.running.cpu import pytest_configure
@@ -27,7 +28,7 @@ from tests.wire import Wire
 from tests.workers import SIDE_BY_SIDE, Workers
 
 __all__ = [
-    "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
+    "pytest_configure", "pytest_runtest_call", "pytest_runtest_protocol", "pytest_runtest_setup",
     "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
