@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
@@ -32,6 +34,9 @@ __all__ = [
     "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
+settings.register_profile("steady", derandomize=True)
+if os.environ.get("PYTHONHASHSEED") == "0":  # `make test` is the same each time
+    settings.load_profile("steady")
 _QUICK = (
     "--group-initial-rebalance-delay-ms", "200",
     "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
