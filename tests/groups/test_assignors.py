@@ -94,7 +94,7 @@ def test_nothing_moves_without_need(wanted, counts, name) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 6), sizes)
 def test_only_a_new_member_takes_partitions_of_what_all_read(count, counts) -> None:
-    """Where each reads its own, queues are levelled one after another, and others may take too."""
+    """Queues that not all read are levelled one by one: there an old member may take as well."""
     wanted = {f"m{number}": frozenset(counts) for number in range(count)}
     has = assigned("uniform", wishes(wanted), counts)
     more = {**wanted, "i": frozenset(counts)}
