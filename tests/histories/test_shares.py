@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from tests.histories.making import Made
-from tests.histories.shares import LIMIT, REFUSED, REJECTED
+from tests.histories.shares import DELIVERY_LIMIT, REFUSED, REJECTED
 
-POISON = LIMIT
 LOST = ["never ended"]
 
 
@@ -31,7 +30,7 @@ def test_possible_histories_are_sound() -> None:
     assert lost.kinds() == []
     assert lost.all("b", 2, "accept").kinds() == []
     lost = members().given("a", 1).says("a", "accept", outcome="info")
-    assert dead(lost, (POISON, 3)).kinds() == []
+    assert dead(lost, (DELIVERY_LIMIT, 3)).kinds() == []
     # The first delivery is forgotten with its worker.
     assert members().given("a", 1).born("c").all("c", 1, "accept").kinds() == []
     # Its time ran out: it is refused, or what it says means nothing as the record is done.
@@ -39,11 +38,14 @@ def test_possible_histories_are_sound() -> None:
     assert late.kinds() == []
     late = members().given("a", 1).all("b", 2, "reject").says("a", "accept")
     assert dead(late, (REJECTED, 2)).kinds() == []
-    assert dead(members().all("a", 3, "accept"), (POISON, 3)).kinds() == []
+    assert dead(members().all("a", 3, "accept"), (DELIVERY_LIMIT, 3)).kinds() == []
+    # A member held it again when what it said of its earlier delivery came.
+    again = members().all("a", 1, "accept").given("a", 2).says("a", "accept", REFUSED)
+    assert again.kinds() == []
     # It was stopped before it could note what it had been given.
     assert members().all("b", 2, "accept").given("a", 1).kinds() == []
     # All who had it died, some before they could note it.
-    assert dead(members().given("a", 2), (POISON, 3)).kinds() == []
+    assert dead(members().given("a", 2), (DELIVERY_LIMIT, 3)).kinds() == []
 
 
 @pytest.mark.parametrize(
@@ -53,11 +55,11 @@ def test_possible_histories_are_sound() -> None:
         (members().all("a", 1, "release"), LOST),
         (members().given("a", 1).says("a", "accept", REFUSED), LOST),
         (dead(members().all("a", 1, "accept"), (REJECTED, 1)), ["wrong letter"]),
-        (dead(members().all("a", 2, "accept"), (POISON, 3)), ["wrong letter"]),
+        (dead(members().all("a", 2, "accept"), (DELIVERY_LIMIT, 3)), ["wrong letter"]),
         (members().all("a", 1, "reject"), [*LOST, "wrong letter"]),
         (dead(members().all("a", 1, "reject"), (REJECTED, 1), (REJECTED, 1)), ["wrong letter"]),
         (dead(members().all("a", 1, "reject"), (REJECTED, 1), value="y"), ["wrong letter"]),
-        (dead(members().all("a", 2, "release"), (POISON, 2)), ["wrong letter"]),
+        (dead(members().all("a", 2, "release"), (DELIVERY_LIMIT, 2)), ["wrong letter"]),
         (members().all("a", 1, "accept").all("b", 2, "accept"), ["given after its end"]),
         (members().all("a", 1, "accept").born("c").all("c", 1, "accept"), ["given after its end"]),
         (
