@@ -16,8 +16,9 @@ partition or an offset that is not known is null.
 |---|---|
 | `send` | RECORDs; with offsets at its end |
 | `poll` | invoke: `read_committed` (or null), `read_uncommitted`; ok: RECORDs |
-| `txn` | `["send", *RECORD]`, `["poll", RECORDs]`, `["commit", group, queue, partition, offset]`; \
-ok: committed, fail: aborted. `asked`, a field of its end: the time at which it asked to commit |
+| `txn` | `["send", *RECORD]`, `["poll", RECORDs]`, `["assign", as below]`, `["commit", group, \
+queue, partition, offset]`; ok: committed, fail: aborted. `asked`, a field of its end: the time at \
+which it asked to commit |
 | `assign` | `[queue, partition, position or null]`: where the process polls from now on |
 | `commit` | `[group, [[queue, partition, offset], ...]]` |
 | `offsets` | the same, as a group's committed offsets were read |
@@ -164,18 +165,18 @@ def _text(value: object) -> str:
 
 
 class Sends:
-    """The sends of a producer that does not wait: so many records are one operation.
-
-    `add` comes before a record is produced, and returns whom its delivery report is for.
-    """
+    """The sends of a producer that does not wait: so many records are one operation."""
 
     def __init__(self, recorder: Recorder, process: str, size: int = 100) -> None:
         self._recorder, self._process, self._size = recorder, process, size
         self._batch: _Batch | None = None
         self._left: set[_Batch] = set()
 
-    def add(self, *records: list[Any]) -> Callable[[Any, Any], None]:
-        """Note a record before it is produced; all of the queues that it will be in."""
+    def add(self, *records: list[Any], has_offset: bool = True) -> Callable[[Any, Any], None]:
+        """Note a record before it is produced, and return the callback of its delivery.
+
+        It may be in several queues, or in others than it is produced to: then it has no offset.
+        """
         batch = self._batch
         if batch is None:
             batch = self._batch = _Batch(time.monotonic_ns())
@@ -188,8 +189,8 @@ class Sends:
 
         def delivered(error: Any, message: Any) -> None:
             batch.failed |= error is not None
-            at = None if error is not None else message.offset()
-            if len(records) == 1 and at is not None and at >= 0:
+            at = None if error is not None or not has_offset else message.offset()
+            if at is not None and at >= 0:
                 batch.records[first] = [*records[0][:2], at, *records[0][3:]]
             batch.done += 1
             if batch is not self._batch and batch.done == batch.waits:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
-from tests.histories.operations import Operation
+from tests.histories.operations import OK, UNCOMMITTED, Operation
 from tests.histories.records import Place, Records, shown
 
 Last = tuple[int, Operation]
@@ -45,17 +45,21 @@ class Polls:
         self._stands: dict[tuple[str, Place], _Position] = {}
 
     def check(self, operations: list[Operation]) -> None:
-        reads: dict[Operation, list[Any]] = {}
-        for read in self._records.reads:
-            reads.setdefault(read.op, []).append(read)
-        for op in operations:
+        """Check all of it in the order of ends: a consumer may be assigned within a poll."""
+        for op in sorted(operations, key=lambda one: one.ended):
             if op.f == "assign":
-                self._assign(op)
-            for read in reads.get(op, ()):
-                self._poll(op, read.committed, read.records)
+                self._assign(op, op.value)
+            elif op.f == "poll" and op.outcome == OK:
+                self._poll(op, op.asked != UNCOMMITTED, op.value)
+            elif op.f == "txn":
+                for step in op.value or ():
+                    if step[0] == "assign":
+                        self._assign(op, step[1])
+                    elif step[0] == "poll" and step[1] is not None:
+                        self._poll(op, True, step[1])
 
-    def _assign(self, op: Operation) -> None:
-        for queue, partition, position in op.value or ():
+    def _assign(self, op: Operation, parts: list[Any]) -> None:
+        for queue, partition, position in parts:
             key = op.process, (queue, partition)
             self._stands.pop(key, None)
             if position is not None:

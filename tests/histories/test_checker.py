@@ -62,7 +62,7 @@ def test_sends_without_waiting_are_operations_of_several(tmp_path: Path) -> None
     recorder = Recorder(tmp_path / "a.jsonl", "a")
     sends = Sends(recorder, "producer", 2)
     first = sends.add(["q", 0, None, "x"])
-    second = sends.add(["q", 0, None, "y"], ["r", 0, None, "y"])
+    second = sends.add(["q", 0, None, "y"], ["r", 0, None, "y"], has_offset=False)
     third = sends.add(["q", 0, None, "z"])
     second(None, _Message(1))
     first(None, _Message(0))
