@@ -59,24 +59,27 @@ def disturbances(work: Work, servers: Servers, rng: random.Random) -> list[Calla
     def kill_member() -> None:
         work.kill(rng.choice(work.slots))
 
+    @contextmanager
+    def disturbing(ends: bool) -> Iterator[None]:
+        """Record that records may go to others before their locks' time is over."""
+        disturbance = work.recorder.invoke("disturb")
+        yield
+        if ends:
+            disturbance.ok()
+
+    in_one = isinstance(servers, Embedded)  # several workers move shards at any later time
+
     def stop_member() -> None:
         """Let it go on with records that others have by then."""
-        work.pause(rng.choice(work.slots), 2 * LOCK_S)
-
-    @contextmanager
-    def under_faults() -> Iterator[None]:
-        """Record that locks may go. Workers on Kafka move shards at any time from then on."""
-        fault = work.recorder.invoke("disturb")
-        yield
-        if isinstance(servers, Embedded):
-            fault.ok()
+        with disturbing(ends=True):  # its session may end
+            work.pause(rng.choice(work.slots), 2 * LOCK_S)
 
     def kill_server() -> None:
-        with under_faults():
+        with disturbing(ends=in_one):
             servers.kill(rng)
 
     def stop_server() -> None:
-        with under_faults():
+        with disturbing(ends=in_one):
             servers.stop_one()
 
     def kill_all() -> None:

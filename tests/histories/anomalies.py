@@ -58,6 +58,8 @@ class Rules(NamedTuple):
     """The queues whose records do not keep their producers' order: they come by several ways."""
     isolated_writes: bool = False
     """Whether transactions' writes do not interleave, so that their order makes cycles of G1c."""
+    real_time: bool = True
+    """Whether an operation that begins when another has ended comes behind it in cycles."""
     limit: int = 5
     """Deliveries of a record in a share group."""
     lock_ns: int = 30_000_000_000

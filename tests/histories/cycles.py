@@ -103,7 +103,8 @@ class Cycles:
         dependencies = [reads, writes] if self._records.rules.isolated_writes else [reads]
         if self._search(found, "G1c", dependencies):
             return  # with real time there would be the same again
-        self._search(found, "G1c", [*dependencies, self._times(reads)])
+        if self._records.rules.real_time:
+            self._search(found, "G1c", [*dependencies, self._times(reads)])
 
     def _search(self, found: Found, kind: str, parts: Iterable[Edges]) -> bool:
         edges: Edges = {}

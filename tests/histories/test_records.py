@@ -114,6 +114,8 @@ def test_a_record_that_is_read_before_it_was_sent_is_found() -> None:
     made = Made().txn("t", poll(A), send(0, "x", "r")).poll("c", at(0, "x", "r")).send("p", A)
     assert made.kinds() == ["G1c"]
     assert "ended before it began" in made.said()
+    made.operations[0].value["real_time"] = False
+    assert made.kinds() == []
     made = Made().send("p", A, begins=1, ends=100).add("c", "poll", [A], begins=2, ends=3)
     assert made.kinds() == []
 
