@@ -31,6 +31,7 @@ LONG = (
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
+    r"faults/test_interleaved.py.*\[kafka",
     r"faults/test_share_groups.py.*\[embedded",
     r"observe/test_prometheus.py::test_(alerts|every_query).*\[kafka",
     # Frameworks: one application of each.
