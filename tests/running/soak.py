@@ -32,6 +32,7 @@ import structlog
 
 from tests.running.record import RESULTS, head, read_lines, state
 from tests.simulation import every
+from tests.simulation.conditions import REACHED
 
 BATCH_S = 20.0
 """The CPU of a batch, which is a process: it leaves nothing to the next."""
@@ -96,7 +97,6 @@ def run(name: str, first: int, seeds: int, seconds: float, out: Connection | Non
 
     `out` is told of each as it begins and ends.
     """
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     signal.signal(signal.SIGPROF, _never_ends)
     failed, end = 0, time.process_time() + seconds
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
@@ -179,8 +179,9 @@ class Total:
 
     def missing(self, name: str) -> list[str]:
         """Return the conditions that were not reached, where enough seeds have run."""
-        wanted = every.SIMULATIONS[name].reaches if name in every.SIMULATIONS else ()
-        return [one for one in wanted if not self.reached[one]] if self.seeds >= ENOUGH else []
+        if self.seeds < ENOUGH:
+            return []
+        return [one for one in REACHED.get(name, ()) if not self.reached[one]]
 
 
 def totals(batches: list[Batch]) -> dict[str, Total]:
@@ -211,10 +212,10 @@ def tables(found: dict[str, Total]) -> list[str]:
                 f"| {each_s * 10_000 / 3600:.1f} | {total.commit} | {total.date} |"
             )
     lines += ["", "| simulation | how often which condition was reached |", "|---|---|"]
-    for name, simulation in every.SIMULATIONS.items():
+    for name, conditions in REACHED.items():
         reached = found[name].reached
         told = (f"{one} {reached[one]:,}" if reached[one] else f"**{one} 0**"
-                for one in simulation.reaches)  # fmt: skip
+                for one in conditions)  # fmt: skip
         lines.append(f"| {name} | {' · '.join(told)} |")
     return lines
 
@@ -276,6 +277,7 @@ def main(
     """Run fresh seeds of simulations, all or those of NAMES."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         sys.exit("set PYTHONHASHSEED=0: the order of sets is a part of a seed's history")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     if seed is not None:
         sys.exit(sum(run(name, seed, seeds or 1, float("inf")) for name in names) > 0)
     found = soak(minutes, seeds or 10_000, jobs, list(names) or NAMES)

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.limits import make_tiny
 from tests.simulation import test_crashes, test_rebuild, test_shared_log
 from tests.simulation.delays import test_delays, test_rebuild_delays
 from tests.simulation.delays import world as delays
+from tests.simulation.groups import simulated as groups
 from tests.simulation.routes import test_dead_letters, test_routes
 from tests.simulation.shares import members as shares_members
 from tests.simulation.shares import test_rebuild_shares
@@ -28,13 +28,6 @@ Run = Callable[[int], Mapping[str, int]]
 """A run of a seed, which returns how often it reached which condition."""
 Prepare = Callable[[pytest.MonkeyPatch, Path], Run]
 """Replaces the means of a simulation, and returns its run. Files go into the directory."""
-
-
-class Simulation(NamedTuple):
-    """`reaches`: the conditions that its generator is there for."""
-
-    prepare: Prepare
-    reaches: tuple[str, ...] = ()
 
 
 def _inline(patch: pytest.MonkeyPatch) -> None:
@@ -95,6 +88,10 @@ def _delays(patch: pytest.MonkeyPatch, directory: Path) -> Run:
     return run
 
 
+def _groups(patch: pytest.MonkeyPatch, directory: Path) -> Run:
+    return lambda seed: groups.simulated(seed, shuffled=seed % 2 == 1)
+
+
 def _workers(*, transactions: bool) -> Prepare:
     def prepare(patch: pytest.MonkeyPatch, directory: Path) -> Run:
         made = simulated.prepared(patch)
@@ -110,27 +107,28 @@ def _workers(*, transactions: bool) -> Prepare:
     return prepare
 
 
-SIMULATIONS: dict[str, Simulation] = {
-    "crashes": Simulation(_crashes),
-    "shared-log": Simulation(_shared_log),
-    "rebuild": Simulation(_rebuild(test_rebuild.Simulation)),
-    "rebuild-shares": Simulation(_rebuild(test_rebuild_shares.WithShares)),
-    "rebuild-transactions": Simulation(_rebuild(test_rebuild_transactions.WithTransactions)),
-    "rebuild-delays": Simulation(_rebuild(test_rebuild_delays.WithDelays)),
-    "shares": Simulation(_shares),
-    "routes": Simulation(_routes),
-    "dead-letters": Simulation(_dead_letters),
-    "transactions": Simulation(_transactions),
-    "delays": Simulation(_delays),
-    "workers": Simulation(_workers(transactions=False)),
-    "workers-transactions": Simulation(_workers(transactions=True)),
+SIMULATIONS: dict[str, Prepare] = {
+    "crashes": _crashes,
+    "shared-log": _shared_log,
+    "rebuild": _rebuild(test_rebuild.Simulation),
+    "rebuild-shares": _rebuild(test_rebuild_shares.WithShares),
+    "rebuild-transactions": _rebuild(test_rebuild_transactions.WithTransactions),
+    "rebuild-delays": _rebuild(test_rebuild_delays.WithDelays),
+    "shares": _shares,
+    "routes": _routes,
+    "dead-letters": _dead_letters,
+    "transactions": _transactions,
+    "delays": _delays,
+    "groups": _groups,
+    "workers": _workers(transactions=False),
+    "workers-transactions": _workers(transactions=True),
 }
-"""All of them. `NAME-tiny` is the same with tiny limits (tests/limits.py)."""
+"""All of them; `conditions` says what each reaches. `NAME-tiny` is one with tiny limits."""
 
 
 def prepared(name: str, patch: pytest.MonkeyPatch, directory: Path) -> Run:
     """Return the run of a simulation, also of one with tiny limits."""
-    run = SIMULATIONS[name.removesuffix("-tiny")].prepare(patch, directory)
+    run = SIMULATIONS[name.removesuffix("-tiny")](patch, directory)
     if name.endswith("-tiny"):
         make_tiny(patch)
     return run

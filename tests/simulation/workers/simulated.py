@@ -69,6 +69,7 @@ def prepared(patch: pytest.MonkeyPatch) -> Run:
     """Replace the means of workers, and return a run of a seed."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     patch.setattr(os, "fsync", lambda fd: None)
+    patch.setattr(os, "fdatasync", lambda fd: None)
     patch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
     patch.setattr(publisher, "RowsWriter", SimRowsWriter)
     patch.setattr(
