@@ -1,8 +1,8 @@
 """Fresh seeds of all simulations, round robin: `make soak MINUTES=60`.
 
 Seeds are drawn anew each time. A seed that fails is shown with the command that repeats it, and the
-others go on. What was done on a commit is kept, so a later run adds to it and `make prove` puts it
-into docs/proofs.md. In the end a table says how often which condition was reached: one that a
+others go on. A commit's record is kept: a later run adds to it, and `make prove` puts it into
+docs/proofs.md. In the end a table says how often which condition was reached: one that a
 simulation is there for, and that many seeds never reached, is a failure.
 """
 
@@ -39,7 +39,7 @@ BATCH_S = 20.0
 SEED_S_MAX = 120.0
 """The CPU after which a seed counts as one that never ends."""
 ENOUGH = 200
-"""So many seeds reach all conditions of a simulation, or some branch of it is dead."""
+"""The seeds that reach all conditions of a simulation, or some branch of it is dead."""
 _SEED_MAX = 10**9
 _TINY = [f"{name}-tiny" for name in every.SIMULATIONS if name not in ("crashes", "shared-log")]
 NAMES = [*every.SIMULATIONS, *_TINY]

@@ -1,6 +1,6 @@
 """The conditions that the generator of each simulation is there to reach.
 
-What became of a kind of command in the log ("APPEND: NONE"), and events of the simulation's own.
+A condition is what became of a kind of command in the log ("APPEND: NONE"), or an event of its own.
 Two hundred seeds reach each of them; `make soak` fails where they do not.
 """
 
@@ -179,4 +179,4 @@ _REACHED = {
     """,
 }
 REACHED = {name: tuple(" ".join(text.split()).split("; ")) for name, text in _REACHED.items()}
-"""By the name of the simulation (`every`)."""
+"""The conditions by the name of the simulation (`every`)."""

@@ -27,7 +27,7 @@ from tests.simulation.workers import simulated
 Run = Callable[[int], Mapping[str, int]]
 """A run of a seed, which returns how often it reached which condition."""
 Prepare = Callable[[pytest.MonkeyPatch, Path], Run]
-"""Replaces the means of a simulation, and returns its run. Files go into the directory."""
+"""A call that replaces the means of a simulation, and gives its run. It may use the directory."""
 
 
 def _inline(patch: pytest.MonkeyPatch) -> None:

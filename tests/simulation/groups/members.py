@@ -53,7 +53,7 @@ class Member:
         if instance is not None:
             self.topics = NAMES[: int(instance[1:]) % len(NAMES) + 1]
         self.had: tuple[tuple[int, int], Parts] | None = None
-        """When a static member went, and its part; until it has been told its own."""
+        """The time at which a static member went, and its part; until it has been told its own."""
         self.member, self.epoch = "", 0
         self.owned: Parts = NONE
         self.offset = 0

@@ -1,8 +1,8 @@
 """Seeded: members of groups of all protocols, on a shard whose owner changes at any moment.
 
 They join, leave, stall, die, come back under their instance ids and hear nothing; their
-coordinators crash, stand still, and are deposed without knowing it. Queues grow. What lands in the
-log and what members are told is held against what is true (`truth`).
+coordinators crash, stand still, and are deposed without knowing it. Queues grow. The log, and the
+answers to members, are held against what is true (`truth`).
 """
 
 from typing import Any

@@ -53,7 +53,7 @@ class Truth:
         self._names = names
         self.groups: dict[str, Group] = defaultdict(Group)
         self.logged: dict[tuple[str, str, int], set[Parts]] = defaultdict(set)
-        """What a member's rows said it has, by group, member and epoch."""
+        """The parts that a member's rows gave it, by group, member and epoch."""
         self._told: dict[tuple[str, int, Part], str] = {}  # the owner in a generation
         self._epochs: dict[tuple[str, str], int] = {}  # told to a member
         self.counted: Counter[str] = Counter()

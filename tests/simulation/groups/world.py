@@ -123,7 +123,7 @@ class Life(Owner):
             await anyio.sleep_forever()
 
     def crash(self) -> None:
-        """End. What is shielded from a client's end waits for the log no more, to no effect."""
+        """End. Calls that are shielded from a client's end wait for the log no more."""
         self.alive = False
         super().crash()
         tickets, self.tickets = self.tickets, {}
