@@ -27,7 +27,7 @@ RELEASES = {"0.1.0": "b17567e1", "0.2.0": "8e1da18"}
 QUEUES = [f"queue-{number}" for number in range(12)]
 JAVA = "java"
 _START_S = 100
-"""On a busy machine; a producer gives up after 120."""
+"""The time that a start may take on a busy machine; a producer gives up after 120."""
 Env = dict[str, str] | None
 """The environment in which a kproxy starts: None for this one."""
 
@@ -72,7 +72,7 @@ def swap(workers: Workers, index: int, env: Env, *, kill: bool = False) -> None:
         before.kill()
         workers.wait_served(60)
     else:
-        assert before.stop(60) == 0, "".join(before.raw[-30:])
+        assert before.stop(200) == 0, "".join(before.raw[-30:])
     assert not before.faults(), before.faults()
     workers.env = env
     workers.again(index).wait_ready(_START_S)
