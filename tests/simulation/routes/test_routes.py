@@ -18,11 +18,15 @@ pytestmark = pytest.mark.usefixtures("small_cuts")
 
 @pytest.fixture
 def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make cuts of a few records, in several parts."""
-    monkeypatch.setattr(passage, "to_thread", virtual_time.Inline)
-    monkeypatch.setattr(cutting, "CUT_BYTES", 600)
-    monkeypatch.setattr(cutting, "PART_TARGETS", 2)
-    monkeypatch.setattr(reading, "READ_BYTES", 500)
+    patch.setattr(passage, "to_thread", virtual_time.Inline)
+    patch.setattr(cutting, "CUT_BYTES", 600)
+    patch.setattr(cutting, "PART_TARGETS", 2)
+    patch.setattr(reading, "READ_BYTES", 500)
 
 
 def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
@@ -30,7 +34,8 @@ def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
     virtual_time.run(world.run, seed, shuffled=shuffled)
     world.check()
     for shard, log in enumerate((world.log, world.elsewhere.log)):
-        fold_twice(log, shard, SHARDS, seed=seed)
+        world.seen += fold_twice(log, shard, SHARDS, seed=seed)
+    world.seen += world.happened
     return world
 
 

@@ -367,5 +367,5 @@ def simulated(seed: int, *, shuffled: bool = False) -> Truth:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None
-    fold_twice(worlds[0].log, seed=seed)
+    worlds[0].truth.counted += fold_twice(worlds[0].log, seed=seed) + worlds[0].happened
     return worlds[0].truth
