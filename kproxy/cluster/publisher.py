@@ -196,12 +196,12 @@ class Publisher:
             )
             try:
                 await stoppable(writer.fence)
+                await self._shard.log.catch_up()
             except BaseException:  # its end waits for its threads, too
                 with anyio.CancelScope(shield=True):
                     await to_thread.run_sync(writer.close)
                 raise
             self._writer = writer
-            await self._shard.log.catch_up()
         return self._writer
 
     async def _refused(self, error: NotPublished) -> None:
