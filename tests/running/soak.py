@@ -213,6 +213,8 @@ def tables(found: dict[str, Total]) -> list[str]:
             )
     lines += ["", "| simulation | how often which condition was reached |", "|---|---|"]
     for name, conditions in REACHED.items():
+        if not found[name].seeds:
+            continue
         reached = found[name].reached
         told = (f"{one} {reached[one]:,}" if reached[one] else f"**{one} 0**"
                 for one in conditions)  # fmt: skip
