@@ -369,19 +369,22 @@ class SharedLog(Log):
         self._work.set()
 
     async def sync(self) -> None:
-        await to_thread.run_sync(self._segments.sync)
-        while self._segments.unforced:  # one was filled meanwhile
-            await to_thread.run_sync(self._segments.sync)
+        segments = self._segments
+        while True:
+            end = self._applied, segments.active, segments.end
+            await to_thread.run_sync(segments.sync)
+            if not segments.unforced:  # else one was filled meanwhile
+                segments.is_synced(*end)
+                return
 
     def sync_rest(self) -> None:
         """Do nothing: rows ahead of the copy do no harm.
 
-        A copy whose last segment a power cut made shorter is made again. The segments before it are
-        on disk.
+        A copy that has lost a part of what lies behind its mark is made again.
         """
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await to_thread.run_sync(self._segments.start, self._applied)
+                await to_thread.run_sync(self._segments.roll, self._applied)
                 self._deliver(self._applied, [], [], (self._segments.active, 0))
