@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.fetching import streamed_response
+from kproxy.fetching import poll, streamed_response
+from kproxy.fetching.context import FetchPartition
 from kproxy.fetching.streamed_response import StreamedResponse
 from kproxy.handlers.fetch import fetch
 from kproxy.loop.pace import Pace
@@ -13,9 +14,11 @@ from kproxy.protocol.codec import decode_response, encode_request
 from kproxy.security.peer import Peer
 from kproxy.server.dispatch import accept
 from kproxy.server.dispatch import answer as respond
+from kproxy.virtual.commands.queues import ConfigureQueue
 from kproxy.worker.request import NextRequestSignal
 from kproxy.worker.worker import Worker
 from tests.fakes import chunks_of, memory_worker
+from tests.handlers.test_handlers import Client
 from tests.wire import batch, fetch_values, produce_values
 
 NOT_FOUND = 70
@@ -111,6 +114,28 @@ async def test_a_session_of_no_bytes_gets_one_batch_each_time() -> None:
     (topic,) = again.responses
     (part,) = topic.partitions
     assert b"second" in part.records
+
+
+async def test_a_session_looks_again_where_its_queues_settings_have_changed() -> None:
+    client: Any = Client()
+    for name in ("q", "other"):
+        await client.produce(name, b"v")
+    answer = await client.fetch({("q", 0): 1, ("other", 0): 1}, epoch=0)
+    looks: list[str | bytes] = []
+    real = poll.plan_read
+
+    def look(followed: FetchPartition, budget: Any) -> Any:
+        looks.append(followed.ident[0])
+        return real(followed, budget)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(poll, "plan_read", look)
+        await client.fetch({}, session_id=answer.session_id, epoch=1)
+        queue_id = client.worker.catalogue.find("q").queue_id
+        change = ConfigureQueue(queue_id, {"retention.ms": "5"}, [], False).envelope()
+        assert not client.worker.any_shard().apply(change).code
+        await client.fetch({}, session_id=answer.session_id, epoch=2)
+    assert looks == ["q"]
 
 
 async def test_client_without_read_rights_takes_no_session() -> None:
