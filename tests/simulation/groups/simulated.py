@@ -4,6 +4,7 @@ from collections import Counter
 
 import anyio
 
+from kproxy.common.errors import first_of
 from tests.simulation import virtual_time
 from tests.simulation.groups.members import KINDS, Crowd
 from tests.simulation.groups.world import World
@@ -47,9 +48,6 @@ def simulated(seed: int, *, shuffled: bool = False) -> Counter[str]:
     try:
         virtual_time.run(main, seed, shuffled=shuffled)
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise first_of(group) from None
     world = worlds[0]
     return world.happened + world.truth.counted + fold_twice(world.log, seed=seed)

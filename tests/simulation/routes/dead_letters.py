@@ -9,7 +9,7 @@ real one (`kproxy.shares.dead_letters`).
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -49,6 +49,7 @@ from tests.fakes import MemoryShard
 from tests.present import present
 from tests.simulation import virtual_time
 from tests.simulation.owners import UNKNOWN, OwnedShard, OwnedWorld, Owner
+from tests.simulation.twice import fold_twice
 from tests.wire import keyed
 
 SHARDS = 2
@@ -369,3 +370,16 @@ class DeadWorld(OwnedWorld[Life]):
             order = {offset: at for at, offset in enumerate(self.owed[group, index])}
             places = [order[offset] for offset in offsets]
             assert places == sorted(places), f"{group} {index} is out of order"
+
+
+World = TypeVar("World", bound=DeadWorld)
+
+
+def lived(world: World, seed: int, *, shuffled: bool) -> World:
+    """Run a world to its end, check it, and fold its logs twice."""
+    virtual_time.run(world.run, seed, shuffled=shuffled)
+    world.check()
+    for shard, log in enumerate((world.log, world.elsewhere.log)):
+        world.seen += fold_twice(log, shard, SHARDS, seed=seed)
+    world.seen += world.happened
+    return world

@@ -20,9 +20,8 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.shares import FORWARDED
 from tests.simulation import virtual_time
-from tests.simulation.routes.dead_letters import SHARDS, DeadWorld
+from tests.simulation.routes.dead_letters import SHARDS, DeadWorld, lived
 from tests.simulation.seeds import named, see, seeds
-from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 
@@ -43,13 +42,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 def run(seed: int, *, shuffled: bool = False) -> DeadWorld:
-    world = DeadWorld(seed)
-    virtual_time.run(world.run, seed, shuffled=shuffled)
-    world.check()
-    for shard, log in enumerate((world.log, world.elsewhere.log)):
-        world.seen += fold_twice(log, shard, SHARDS, seed=seed)
-    world.seen += world.happened
-    return world
+    return lived(DeadWorld(seed), seed, shuffled=shuffled)
 
 
 @seeds(40, long=500)

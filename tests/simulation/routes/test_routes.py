@@ -7,11 +7,10 @@ import pytest
 
 from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
-from tests.simulation.routes.dead_letters import SHARDS
+from tests.simulation.routes.dead_letters import lived
 from tests.simulation.routes.mistakes import MISTAKES
 from tests.simulation.routes.world import RouteWorld
 from tests.simulation.seeds import named, see, seeds
-from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_cuts")
 
@@ -30,13 +29,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
-    world = RouteWorld(seed)
-    virtual_time.run(world.run, seed, shuffled=shuffled)
-    world.check()
-    for shard, log in enumerate((world.log, world.elsewhere.log)):
-        world.seen += fold_twice(log, shard, SHARDS, seed=seed)
-    world.seen += world.happened
-    return world
+    return lived(RouteWorld(seed), seed, shuffled=shuffled)
 
 
 @seeds(20, long=500)
