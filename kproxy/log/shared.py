@@ -337,6 +337,9 @@ class SharedLog(Log):
         """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
         batch = [one.envelope for one in taken]
         first = taken[0].offset
+        assert first == self._applied, (
+            f"{first} after {self._applied}: a part of the log is missing"
+        )
         places = self._segments.append(first, batch, self._segment_bytes)
         self._applied = first + len(batch)
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))

@@ -39,6 +39,11 @@ class Machine:
         self.server: Served
         self.root.mkdir(parents=True)
 
+    def close(self) -> None:
+        """End the process, if one is left."""
+        if hasattr(self, "server"):
+            self.server.kill()
+
     def serve(self, *flags: str, forgets: tuple[str, ...] = (), port: int = 0) -> Served:
         """Serve; `forgets` has patterns of paths, from the disk's root, whose fsyncs do nothing."""
         self._trace.unlink(missing_ok=True)

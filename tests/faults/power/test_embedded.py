@@ -5,7 +5,6 @@ and nothing that a sync of the log covered.
 """
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,6 @@ from tests.wire import Wire, batch
 _CUTS, _CUTS_LONG = 3, 60
 _SEEDS = range(1, 6)
 _LIVES = 12  # until a mistake must have been seen
-
-
-@pytest.fixture
-def machine(recorder: Path, tmp_path: Path) -> Machine:
-    return Machine(recorder, tmp_path)
 
 
 def test_nothing_acknowledged_is_lost(machine: Machine) -> None:

@@ -1,7 +1,5 @@
 """The power of a worker's machine is cut: its copy is whole afterwards, or made again."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults.power.cuts import run
@@ -19,9 +17,7 @@ def _in_the_log(machine: Machine, at: int) -> int:
 
 
 @pytest.mark.parametrize("cuts", [_CUTS, pytest.param(_CUTS_LONG, marks=pytest.mark.long)])
-def test_no_copy_is_wrong_and_nothing_is_lost(
-    recorder: Path, tmp_path: Path, kafka: Kafka, cuts: int
-) -> None:
+def test_no_copy_is_wrong_and_nothing_is_lost(machine: Machine, kafka: Kafka, cuts: int) -> None:
     """FAULT: full segments were never forced to disk: what they held could not be read any more."""
     flags = (
         "--bootstrap-servers", kafka.address, "--topic-prefix", f"power-{cuts}", "--shards", "1",
@@ -31,4 +27,4 @@ def test_no_copy_is_wrong_and_nothing_is_lost(
     def serves(server: Served) -> None:
         eventually(lambda: server.served_shards() == {0}, 120)
 
-    run(Machine(recorder, tmp_path), 1, cuts, *flags, serves=serves, promised=_in_the_log)
+    run(machine, 1, cuts, *flags, serves=serves, promised=_in_the_log)
