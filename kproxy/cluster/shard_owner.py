@@ -254,8 +254,12 @@ class ShardOwner:
         )
         shard.serving = False
         shard.kv.damage.counters = self._services.counters
-        unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
-        shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        try:
+            unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
+            shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        except RowsDamaged:
+            shard.close()  # who opened it makes it again
+            raise
         assert isinstance(shard.log, SharedLog)
         shard.log.admitted = partial(admitted, shard.state, config)
         return shard

@@ -25,11 +25,15 @@ _KNOWN_MAX = 10_000
 _AGAIN_S = 30.0  # until a disk that gave an error is asked again
 
 
-class DamagedBatch(OSError):
+class Damaged(Exception):
+    """A batch, or rows, that cannot be read: the log has said where."""
+
+
+class DamagedBatch(Damaged, OSError):
     """A batch that cannot be read; its partition waits here, and no other."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(errno.EIO, reason)
+        OSError.__init__(self, errno.EIO, reason)
 
 
 def is_sound(batch: bytearray | memoryview) -> bool:
@@ -47,6 +51,7 @@ class Damage:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], float] = {}
+        self._rows: set[str] = set()
         self.seen = False
         """Whether there was any, ever: else nobody need ask for a place."""
         self.counters = Counters()
@@ -64,8 +69,10 @@ class Damage:
         return DamagedBatch(f"the batch at {position} in segment {segment} {reason}")
 
     def note_rows(self, reason: str) -> None:
-        """Note that rows cannot be read."""
-        _log.error("rows_damaged", reason=reason)
+        """Note that rows cannot be read; the log says once where."""
+        if reason not in self._rows and len(self._rows) < _KNOWN_MAX:
+            self._rows.add(reason)
+            _log.error("rows_damaged", reason=reason)
         self.seen = True
         self.counters.batches_damaged += 1
 

@@ -28,7 +28,7 @@ from rocksdict import (
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.allocator import LARGE_BYTES, give_back
 from kproxy.store import files
-from kproxy.store.damage import Damage
+from kproxy.store.damage import Damage, Damaged
 
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
@@ -79,7 +79,7 @@ class RowsFailed(Exception):
     """RocksDB does not open, or takes no more writes; the log holds all that was acknowledged."""
 
 
-class RowsDamaged(RowsFailed, KafkaError):
+class RowsDamaged(Damaged, RowsFailed, KafkaError):
     """Rows on the disk are not what was written: nobody is told anything that they might say."""
 
     def __init__(self, reason: str) -> None:
