@@ -71,7 +71,6 @@ class Sequencer:
         it.
         """
         self._sent.pop(counter, None)
-        self._landed = {o: c for o, c in self._landed.items() if c != counter}
 
     def read(self, offset: int, envelope: Envelope) -> list[Applied]:
         """Take an envelope of the log; return the envelopes that may be applied now.

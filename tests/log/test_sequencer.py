@@ -95,6 +95,18 @@ def test_a_second_copy_that_is_read_with_others_leaves_no_gap() -> None:
     assert (log.gap, log.next_offset, log.landed_through) == (True, 4, 6)
 
 
+def test_an_unknown_fate_does_not_look_at_all_that_landed() -> None:
+    """FAULT: an outage amid a gap held the loop for a second: thousands, times thousands."""
+    log = Sequencer(ME, 0)
+    for counter in range(3):
+        log.sent(envelope(counter))
+        assert log.reported(counter, counter + 1) == []
+    log.sent(envelope(3))
+    landed = log._landed
+    log.unreported(3)
+    assert (log._landed is landed, log.waiting) == (True, 3)
+
+
 def test_a_truncated_log_is_noticed() -> None:
     log = Sequencer(ME, 3)
     log.sent(envelope())
