@@ -47,6 +47,7 @@ _REQUEST_S = 5.0
 _ANSWER_S = 30.0
 _IDLE_S = 75.0
 _STOP_S = 2.0
+_CANCEL_AGAIN_S = 0.02
 _ACCEPT_AGAIN_S = 0.1
 _READ_BYTES = 4096
 
@@ -125,10 +126,10 @@ class HttpThread:
         accepting.cancel()
         for _ in range(2):  # a transport hears of its TLS, before which it would not close
             await asyncio.sleep(0)
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:  # wait_for may have a result for it instead: then once more
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
         if not accepting.cancelled():
             accepting.result()
 
