@@ -299,18 +299,16 @@ OPEN = frozenset(("/livez", "/readyz"))
 async def _next_request(
     connection: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Request | None:
-    """Return the next request, its body passed over; None: the client has gone.
+    """Return the next request; None: the client has gone. Raises ProtocolError.
 
-    Raises ProtocolError.
+    The connection is not done with a request that has a body: it ends with the answer.
     """
-    request: h11.Request | None = None
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_READ_BYTES))
         elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.EndOfMessage):
-            return request
+            connection.next_event()  # its end, where it has no body
+            return event
         elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             return None

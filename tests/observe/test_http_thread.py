@@ -235,6 +235,18 @@ def test_connections_of_another_address_do_not_break_off_an_answer() -> None:
         thread.stop()
 
 
+def test_a_body_is_not_read() -> None:
+    """FAULT: one client's body of small chunks kept each probe waiting for seconds."""
+    with served() as port:
+        for method in ("GET", "POST"):
+            begun = get("/livez", "Transfer-Encoding: chunked", method=method) + "1\r\na\r\n"
+            keeps = begun.replace("Connection: close\r\n", "")
+            status = b"200" if method == "GET" else b"405"
+            assert asked(port, keeps).startswith(b"HTTP/1.1 " + status)
+            whole = get("/livez", "Content-Length: 1", method=method) + "a"
+            assert asked(port, whole).startswith(b"HTTP/1.1 " + status)
+
+
 def test_stop_ends_connections_that_ask_all_the_time() -> None:
     """FAULT: a request that was there just then went before the end, and the next did, for good."""
     thread = HttpThread(socket.create_server(("127.0.0.1", 0)), PAGES)
