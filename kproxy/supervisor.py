@@ -156,7 +156,7 @@ class Supervisor:
     async def _run_once(self, index: int) -> int:
         process = await anyio.open_process(COMMAND, stdin=subprocess.PIPE, stdout=None, stderr=None)
         self._processes[index] = process
-        if self._stopping.is_set():  # who stopped all did not know of it
+        if self._stopping.is_set():  # it got no signal
             process.terminate()
         assert process.stdin is not None
         with suppress(anyio.BrokenResourceError, OSError):  # its status says why it ended
