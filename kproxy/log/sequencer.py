@@ -71,7 +71,6 @@ class Sequencer:
         it.
         """
         self._sent.pop(counter, None)
-        self._landed = {o: c for o, c in self._landed.items() if c != counter}
 
     def read(self, offset: int, envelope: Envelope) -> list[Applied]:
         """Take an envelope of the log; return the envelopes that may be applied now.
@@ -94,7 +93,8 @@ class Sequencer:
     def read_all(self, records: list[tuple[int, Envelope]]) -> list[Applied]:
         """Do as `read` for each in turn; at once where nothing of ours is under way."""
         first, last = records[0][0], records[-1][0]
-        if self._sent or first != self.next_offset or last - first != len(records) - 1:
+        ours = self._sent or self._landed
+        if ours or first != self.next_offset or last - first != len(records) - 1:
             return [one for record in records for one in self.read(*record)]
         self.next_offset = last + 1
         return [Applied(offset, envelope, None) for offset, envelope in records]

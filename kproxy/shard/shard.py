@@ -218,8 +218,7 @@ class Shard:
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
         checkpoint = decode_checkpoint(data) if data else Checkpoint()
-        first = checkpoint.next_offset
-        segment, position = checkpoint.segment, checkpoint.position
+        first, segment, position, *_ = checkpoint
         if data:
             self._restore_counts(first, check)
         if not segments.ids:
@@ -237,7 +236,8 @@ class Shard:
         mark = synced.read(segments.directory)
         for other in [one for one in segments.ids if mark is None or one >= mark.segment]:
             segments.force(other)  # for rows are made from it, and put on disk
-        if self._shared and not tail.is_whole(segments, mark, segment, position):
+        live = self.state.live_segments
+        if self._shared and not tail.is_whole(segments, live(), mark, segment, position):
             raise DamagedLog(f"{segments.path(segment).name} has lost what was not on disk")
         while True:
             self._replay(segment, position, check)

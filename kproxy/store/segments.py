@@ -89,10 +89,10 @@ class Segments:
         except OSError:
             os.close(fd)
             raise
-        if segment not in self.ids:
-            self.ids.append(segment)
         self._keep(segment, fd)
         self.active, self.end = segment, 0
+        if segment not in self.ids:  # last: others would keep its size of now, as a full one's
+            self.ids.append(segment)
 
     def roll(self, segment: int) -> None:
         """Begin a new segment behind one that is not forced to disk."""

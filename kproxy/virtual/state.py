@@ -18,7 +18,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.batches import Batch, StoredBatch
-from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import ROUTES
 from kproxy.virtual.rows.transactions import ABORTED
@@ -125,6 +125,11 @@ class State(CachedRows):
             return self._segments[segment]
         data = self.kv.get(rows.segment_key(segment))
         return 0 if data is None else rows.decode_live_bytes(data)
+
+    def live_segments(self) -> set[int]:
+        """Return the segments with anything live, as of the rows."""
+        found = self.kv.scan(*RowKind.LIVE_BYTES.range())
+        return {rows.segment_of(key) for key, data in found if rows.decode_live_bytes(data)}
 
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Yield (last offset, batch) from the one with `offset` on, last offset below `end`."""

@@ -107,6 +107,22 @@ async def test_full_segments_behind_the_mark_are_looked_at_too(tmp_path: Path) -
     opened(tmp_path, rows).segments.close()
 
 
+async def test_a_copy_whose_removal_was_broken_off_is_no_copy(tmp_path: Path) -> None:
+    """FAULT: what was left was taken for whole, and the cluster's log trimmed to where it began."""
+    shard = opened(tmp_path, {})
+    await take(shard, 30)
+    rows = await flushed(shard, 0)
+    shard.segments.close()
+    first, second, *_ = (shard.segments.path(one) for one in shard.segments.ids)
+    for lost in first, second:
+        whole = lost.read_bytes()
+        lost.unlink()
+        with pytest.raises(DamagedLog):
+            opened(tmp_path, rows)
+        lost.write_bytes(whole)
+    opened(tmp_path, rows).segments.close()
+
+
 async def test_full_segments_are_forced_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
