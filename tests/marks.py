@@ -56,7 +56,9 @@ OUTSIDE = (
     "clients/transactions/test_java_transactions.py", "deploy/", "docker/", "examples/",
     "faults/test_backup.py", "faults/test_exactly_once.py", "faults/test_full_disk.py",
     "faults/test_power_cut.py", "faults/test_share_groups.py", "frameworks/",
-    "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
+    "hung_disk/", "network/test_faults.py", "network/test_part_of_kafka.py",
+    "network/test_workloads.py", "observe/test_http_thread.py",
+    "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "security/test_certificates.py", "spark/",
     "tools/test_security_page.py",
 )  # fmt: skip

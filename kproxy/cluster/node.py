@@ -23,6 +23,7 @@ from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import on_disk
 from kproxy.metadata.cluster_map import (
     BadMap,
     ClusterMap,
@@ -250,9 +251,10 @@ class ClusterNode:
         flushed_at = self.clock.monotonic()
         while True:
             await pulse(_FLUSH_LOOK_S)
+            await on_disk(self.disk_space.look)  # no shard may be served here
             if kv.unflushed_bytes() > most or self.clock.monotonic() - flushed_at > _FLUSH_S:
                 kv.begin_flush()
-                await to_thread.run_sync(kv.finish_flush)
+                await on_disk(kv.finish_flush)
                 flushed_at = self.clock.monotonic()
 
     async def close(self) -> None:

@@ -6,12 +6,13 @@ made again from the log.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
 import structlog
-from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
@@ -21,9 +22,10 @@ from kproxy.log.weight import weight
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
+from kproxy.loop.threads import on_disk
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.outcome import LogLocation, Outcome
 
 _log = structlog.get_logger()
 
@@ -310,12 +312,12 @@ class SharedLog(Log):
         return taken
 
     def _apply_at_once(self) -> None:
-        """Apply a little at once; `run` goes on with the rest, or where that fails."""
-        pace = Pace()
-        while self._ready and not pace.due:
+        """Apply a little at once; `run` goes on with the rest, or where that fails or may hang."""
+        pace, segments = Pace(), self._segments
+        while self._ready and not pace.due and not segments.may_hang(self._segment_bytes):
             taken = self._take()
             try:
-                self._write_and_apply(taken)
+                self._apply_written(taken, self._write(taken))
             except OSError:
                 self._ready.extendleft(reversed(taken))
                 return
@@ -327,17 +329,23 @@ class SharedLog(Log):
         async with self._disk:
             while True:
                 try:
-                    self._write_and_apply(taken)
+                    write = partial(self._write, taken)
+                    hangs = self._segments.may_hang(self._segment_bytes)
+                    places = await on_disk(write) if hangs else write()
                     break
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))
                     await anyio.sleep(_RETRY_S)
+            self._apply_written(taken, places)
 
-    def _write_and_apply(self, taken: list[Applied]) -> None:
-        """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
+    def _write(self, taken: list[Applied]) -> list[LogLocation]:
+        """Write a piece into the local copy. Raises OSError: nothing of it was written."""
+        batch = [one.envelope for one in taken]
+        return self._segments.append(taken[0].offset, batch, self._segment_bytes)
+
+    def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
         batch = [one.envelope for one in taken]
         first = taken[0].offset
-        places = self._segments.append(first, batch, self._segment_bytes)
         self._applied = first + len(batch)
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
@@ -369,19 +377,22 @@ class SharedLog(Log):
         self._work.set()
 
     async def sync(self) -> None:
-        await to_thread.run_sync(self._segments.sync)
+        await on_disk(self._segments.sync)
         while self._segments.unforced:  # one was filled meanwhile
-            await to_thread.run_sync(self._segments.sync)
+            await on_disk(self._segments.sync)
 
-    def sync_rest(self) -> None:
-        """Do nothing: rows ahead of the copy do no harm.
+    @asynccontextmanager
+    async def synced(self) -> AsyncIterator[None]:
+        """Sync, and hold nothing up: rows ahead of the copy do no harm.
 
         A copy whose last segment a power cut made shorter is made again. The segments before it are
         on disk.
         """
+        await self.sync()
+        yield
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await to_thread.run_sync(self._segments.start, self._applied)
+                await on_disk(partial(self._segments.start, self._applied))
                 self._deliver(self._applied, [], [], (self._segments.active, 0))

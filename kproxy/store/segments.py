@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 from crc32c import crc32c
 
 from kproxy.store import files
+from kproxy.store.disk_calls import waited_s
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual.commands import envelope as envelopes
@@ -25,6 +27,8 @@ from kproxy.virtual.outcome import LogLocation
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
+SLOW_S = 0.05
+"""The seconds for which a write may hold the event loop up."""
 SUFFIX = ".log"
 
 
@@ -54,6 +58,7 @@ class Segments:
         self._syncing = threading.Lock()
         self.unforced: set[int] = set()
         """Segments that are full, and not known to be on disk."""
+        self._slow = False  # the last write was
         self.failed = False  # the state on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -94,7 +99,7 @@ class Segments:
 
     def force(self, segment: int) -> None:
         """Force what a segment that is not written now holds to disk. Raises OSError."""
-        os.fsync(self._fd(segment))
+        files.sync_data(self._fd(segment))
 
     def resume(self, segment: int, end: int) -> None:
         """Go on writing a segment at `end`; what lies behind it is cut off."""
@@ -156,7 +161,7 @@ class Segments:
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
         self._refuse_failed()
-        fd, position = self._fd(self.active), self.end
+        fd, position, began = self._fd(self.active), self.end, monotonic()
         try:
             position = files.write_all(fd, buffers, position)
             assert position == self.end + total
@@ -171,6 +176,16 @@ class Segments:
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
+        self._slow = monotonic() - began > SLOW_S
+
+    @property
+    def slow(self) -> bool:
+        """Whether a write may take long, and belongs on a thread: one did, or a call hangs now."""
+        return self._slow or waited_s() > SLOW_S
+
+    def may_hang(self, segment_bytes: int) -> bool:
+        """Whether the next `append` belongs on a thread: it begins a segment, or is slow."""
+        return self.end >= segment_bytes or self.slow
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""

@@ -23,6 +23,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
+from tests.harness import until
 
 
 class Link:
@@ -221,7 +222,7 @@ async def test_segments_roll(tmp_path: Path) -> None:
     async with running(tmp_path) as (log, _):
         for i in range(5):
             await log.was_read([(i, Envelope(Kind.APPEND, body=bytes(600), writer=2))])
-            await anyio.sleep(0.005)
+            await until(lambda i=i: log.next_offset == i + 1)  # type: ignore[misc]
         await log.roll()
     assert len(list(tmp_path.glob("*.log"))) == 4
 

@@ -89,8 +89,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Path],
         if simulation.conditions.epochs_worn:
             monkeypatch.setattr(transaction_fold, "Transaction", _worn)
         world, threads = simulation.world, Threads(simulation.rng)
-        for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
+        for module in (rebuild, publisher, copier):
             monkeypatch.setattr(module, "to_thread", threads)
+        for module in (shard_owner, rebuild, shared, keeper_module):
+            monkeypatch.setattr(module, "on_disk", threads.on_disk)
         for module in (shard_owner, rebuild, publisher):
             monkeypatch.setattr(module, "stoppable", threads.stoppable)
         monkeypatch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))
