@@ -15,7 +15,9 @@ WORKERS = 2
 class Broker:
     """A broker with a listener for each worker, which it advertises as the relay before it."""
 
-    def __init__(self, directory: Path, more: str = "") -> None:
+    def __init__(self, directory: Path, beside: "Broker | None" = None) -> None:
+        """Take `beside`: the first broker of the cluster that it is the second of."""
+        directory.mkdir()
         ports = [free_port() for _ in range(WORKERS)]
         self.relays = [Relay(port) for port in ports]
         names = [f"W{number}" for number in range(WORKERS)]
@@ -26,13 +28,21 @@ class Broker:
             f"{name}://{one.address}" for name, one in zip(names, self.relays, strict=True)
         )
         plain = ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *names))
+        own = "CONTROLLER://127.0.0.1:CONTROLLER_AT,"
+        second = ""
+        if beside is not None:
+            voter = f"1@127.0.0.1:{beside.kafka.controller}"
+            own = ""
+            second = f"process.roles=broker\nnode.id=2\ncontroller.quorum.voters={voter}"
         self.kafka = Kafka(
             directory,
+            cluster=None if beside is None else beside.kafka.cluster,
             more=f"""
-listeners=PLAINTEXT://127.0.0.1:PORT,CONTROLLER://127.0.0.1:CONTROLLER_AT,{listeners}
+listeners=PLAINTEXT://127.0.0.1:PORT,{own}{listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:PORT,{advertised}
 listener.security.protocol.map={plain}
-{more}
+broker.session.timeout.ms=3000
+{second}
 """,
         )
 
