@@ -206,6 +206,8 @@ class SharedLog(Log):
                     self._ready += sequencer.reported(counter, offset)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error  # nothing is applied behind what could not be
         self._go_on()
 
     async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
@@ -214,6 +216,8 @@ class SharedLog(Log):
             self._ready += self._sequencer.read_all(records)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error
         self._go_on()
         if len(self._ready) > _READY_MAX and not self._closing:
             self._drained = anyio.Event()
@@ -383,11 +387,7 @@ class SharedLog(Log):
 
     @asynccontextmanager
     async def synced(self) -> AsyncIterator[None]:
-        """Sync, and hold nothing up: rows ahead of the copy do no harm.
-
-        A copy whose last segment a power cut made shorter is made again. The segments before it are
-        on disk.
-        """
+        """Sync, and hold nothing up: a copy that a power cut made shorter is made again."""
         await self.sync()
         yield
 

@@ -87,3 +87,17 @@ def test_an_offset_that_holds_something_else_than_reported_is_noticed() -> None:
     log._landed = {0: 0}  # as after a truncation between the report and the reading
     with pytest.raises(LogChanged, match="another envelope"):
         log.read(0, envelope(writer=OTHER))
+
+
+def test_one_that_the_log_has_twice_is_applied_twice_and_answered_once() -> None:
+    """FAULT: the reader failed, and what it had read was never applied: a hole in the copy."""
+    log = Sequencer(ME, 0)
+    mine, theirs = envelope(7), envelope(writer=OTHER)
+    log.sent(mine)
+    assert log.reported(7, 2) == []
+    assert log.landed_through == 2
+    assert log.read(0, mine) == [(0, mine, 7)]
+    assert log.read(1, theirs) == [(1, theirs, None)]
+    assert (log.gap, log.landed_through) == (True, 3)
+    assert log.read(2, mine) == [(2, mine, None)]
+    assert not log.gap
