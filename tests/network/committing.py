@@ -75,12 +75,11 @@ class Committing:
             except KafkaException:
                 continue
             for one in found:
-                if one.error is None:
-                    if one.offset < before.get(one.topic, 0):
-                        self.gone_back.append((one.topic, before[one.topic], one.offset))
-                    elif one.offset > 0:
-                        with self._lock:
-                            seen = self.committed.get(one.topic, 0)
-                            self.committed[one.topic] = max(seen, one.offset)
+                if one.error is None and one.topic in before and one.offset < before[one.topic]:
+                    self.gone_back.append((one.topic, before[one.topic], one.offset))
+                elif one.error is None and one.offset > 0:
+                    with self._lock:
+                        seen = self.committed.get(one.topic, 0)
+                        self.committed[one.topic] = max(seen, one.offset)
             time.sleep(0.1)
         consumer.close()

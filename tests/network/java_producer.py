@@ -57,6 +57,8 @@ class JavaProducer:
         self._process.terminate()  # it sends what is in line
         self._process.wait(120)
         self._reader.join(30)
+        assert self._process.stdout
+        self._process.stdout.close()
 
     def check(self) -> None:
         """Check after the block that each record is once where it was acknowledged, in order."""

@@ -161,6 +161,9 @@ class Relay:
         for task in tasks:
             task.cancel()  # each closes what is its own
         await asyncio.gather(*tasks, return_exceptions=True)
+        for pair in self._pairs:  # those whose tasks had not begun
+            pair.reset()
+        self._pairs.clear()
 
     async def _forget(self) -> None:
         for pair in self._pairs:
