@@ -166,7 +166,7 @@ class Log(Protocol):
     def synced(self) -> AbstractAsyncContextManager[None]:
         """Have all that was applied on disk for the length of a block, which may not wait.
 
-        Where rows must not run ahead of the log nothing is applied between.
+        Nothing is applied in it where rows must not run ahead of the log.
         """
         ...
 

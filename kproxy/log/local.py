@@ -183,7 +183,7 @@ class LocalLog(Log):
             await self._force()  # most of it, while commits go on
         async with self._committing:
             self._unsynced = False
-            await self._force()  # what came meanwhile
+            await self._force()  # the rest, which came meanwhile
             yield
 
     async def _force(self) -> None:

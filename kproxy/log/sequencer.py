@@ -12,7 +12,7 @@ back would cost each envelope twice, so the sequencer applies our own envelopes 
 - A read envelope may be one of ours. Its writer id and counter say which, so the report and the
   reader may come in either order; the later one changes nothing.
 - The log may have one of ours twice: librdkafka sends again, by a new epoch, what it has heard
-  nothing of. Who waits is told of the first; the second is read, and applied as all workers do.
+  nothing of. The first answers its ticket; the second is read, and applied as all workers do.
 
 The log is append-only. A report below the next offset, a read that leaves a gap, or another
 envelope where ours was reported means that the log was truncated: LogChanged, and the copy is

@@ -1,6 +1,6 @@
 """The calls to the disk that are under way: one that hangs may not answer for minutes.
 
-Whoever asks does so from another thread, and asks the disk nothing.
+The readers are on other threads, and ask the disk nothing.
 """
 
 from threading import get_ident

@@ -126,9 +126,7 @@ def start(disk: Disk, data_dir: Path, *flags: str) -> tuple[Served, int]:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_needs_no_write_is_served_while_commits_hang(
-    disk: Disk, data_dir: Path, killed: bool
-) -> None:
+def test_reads_are_served_while_commits_hang(disk: Disk, data_dir: Path, killed: bool) -> None:
     """FAULT: metrics hung with statvfs."""
     server, http_port = start(disk, data_dir, "--rows-flush-ms-max", "100")
     with Wire(server.host, server.port) as wire:

@@ -1,4 +1,4 @@
-"""What networks do, each kind to some relays at once, and what a load makes of it."""
+"""The faults of networks, done to some relays at once, and how long a load stands still."""
 
 import random
 import time

@@ -161,7 +161,7 @@ class Relay:
         for task in tasks:
             task.cancel()  # each closes what is its own
         await asyncio.gather(*tasks, return_exceptions=True)
-        for pair in self._pairs:  # those whose tasks had not begun
+        for pair in self._pairs:  # their tasks had not begun
             pair.reset()
         self._pairs.clear()
 

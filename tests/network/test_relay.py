@@ -49,7 +49,7 @@ def silent(one: socket.socket) -> bool:
     return False
 
 
-def test_what_is_lost_one_way_comes_once_healed(ends: Ends) -> None:
+def test_bytes_that_are_lost_one_way_come_once_healed(ends: Ends) -> None:
     ends.relay.drop(Way.THERE)
     ends.client.sendall(b"there")
     ends.server.sendall(b"back")
@@ -97,7 +97,7 @@ def test_a_cut_is_a_reset_behind_so_many_bytes_of_a_frame(ends: Ends, way: Way) 
     got: list[bytes] = []
     with pytest.raises(ConnectionResetError):
         got.extend(iter(lambda: receiver.recv(100), b""))
-    assert second[:10].startswith(b"".join(got))  # what a reset leaves of them
+    assert second[:10].startswith(b"".join(got))  # a reset may take some of them
     with pytest.raises(ConnectionResetError):
         sender.recv(1)
     assert ends.relay.made_cuts == 1

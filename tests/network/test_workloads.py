@@ -1,7 +1,7 @@
 """All that clients do, over networks that fail: the workloads of `tests/faults` and their checks.
 
-Where those kill a server, a connection of a worker suffers one kind of harm, chosen by the seed.
-Where those stop a server, a worker loses Kafka until the other has its shards.
+A connection of a worker suffers one kind of harm, chosen by the seed, where those kill a server. A
+worker loses Kafka until the other has its shards, where those stop one.
 """
 
 import random

@@ -9,7 +9,7 @@ def upstream(**client: str) -> Upstream:
 
 
 def test_a_connection_that_says_nothing_is_given_up_before_a_record_is() -> None:
-    """FAULT: it was kept for 60 s. Where the network had forgotten it, records were refused."""
+    """FAULT: it was kept for 60 s, and records were refused once the network had forgotten it."""
     settings = upstream().settings()
     delivery_ms = Config.model_fields["delivery_ms_max"].default
     for name in ("socket.timeout.ms", "socket.connection.setup.timeout.ms"):
