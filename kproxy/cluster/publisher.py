@@ -200,7 +200,7 @@ class Publisher:
         return self._writer
 
     async def _refused(self, error: NotPublished) -> None:
-        """Keep the rows for the next time; where another worker fenced us, with a new writer."""
+        """Keep the rows for the next time; with a new writer where this one is fenced."""
         _log.warning(
             "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
         )

@@ -22,7 +22,11 @@ _LINE_BYTES = 16 << 20  # librdkafka's own bound is 1 GiB: a large publication w
 
 
 class NotPublished(Exception):
-    """The transaction did not commit; `fenced`: another worker publishes for this shard now."""
+    """The transaction did not commit.
+
+    `fenced`: this writer publishes nothing more. Another worker does for this shard, or a commit of
+    its own goes on for ever.
+    """
 
     def __init__(self, message: str, fenced: bool) -> None:
         super().__init__(message)
@@ -97,7 +101,9 @@ class RowsWriter:
             try:
                 self._in_time(self._producer.abort_transaction, stop)
             except KafkaException as second:
-                return _not_published(second)
+                return NotPublished(
+                    reason_of(second), True
+                )  # a commit is under way
         return refusal
 
     def close(self) -> None:
