@@ -11,8 +11,8 @@ back would cost each envelope twice, so the sequencer applies our own envelopes 
   the missing offsets, and `read` applies them.
 - A read envelope may be one of ours. Its writer id and counter say which, so the report and the
   reader may come in either order; the later one changes nothing.
-- The log may have one of ours twice: librdkafka sends again, by a new epoch, what it has heard
-  nothing of. The first answers its ticket; the second is read, and applied as all workers do.
+- An envelope may be in the log twice, where the client library sent it again and could not tell.
+  The report names the second copy. The first one that is read settles it, and the second is read.
 
 The log is append-only. A report below the next offset, a read that leaves a gap, or another
 envelope where ours was reported means that the log was truncated: LogChanged, and the copy is
@@ -46,7 +46,6 @@ class Sequencer:
         self.next_offset = next_offset
         self._sent: dict[int, Envelope] = {}
         self._landed: dict[int, int] = {}  # offset -> counter, beyond next_offset
-        self._again = 0  # the offset behind one that the log has twice
 
     def sent(self, envelope: Envelope) -> None:
         """Note an envelope on its way, with our writer id and its counter in it."""
@@ -104,9 +103,8 @@ class Sequencer:
         taken = []
         while (counter := self._landed.pop(self.next_offset, None)) is not None:
             envelope = self._sent.pop(counter, None)
-            if envelope is None:  # another of it was read before
-                self._again = self.next_offset + 1
-                break
+            if envelope is None:
+                break  # its first copy was read; this one is read, too
             taken.append(Applied(self.next_offset, envelope, counter))
             self.next_offset += 1
         return taken
@@ -114,13 +112,11 @@ class Sequencer:
     @property
     def gap(self) -> bool:
         """Whether something of ours landed beyond what is applied: the log must be read now."""
-        return bool(self._landed) or self._again > self.next_offset
+        return bool(self._landed)
 
     @property
     def landed_through(self) -> int:
         """The offset behind the first of ours that waits for a gap to be read."""
-        if self._again > self.next_offset:
-            return self._again
         return min(self._landed, default=self.next_offset)
 
     @property

@@ -344,8 +344,11 @@ class SharedLog(Log):
 
     def _write(self, taken: list[Applied]) -> list[LogLocation]:
         """Write a piece into the local copy. Raises OSError: nothing of it was written."""
-        batch = [one.envelope for one in taken]
-        return self._segments.append(taken[0].offset, batch, self._segment_bytes)
+        first, batch = taken[0].offset, [one.envelope for one in taken]
+        assert first == self._applied, (
+            f"{first} after {self._applied}: a part of the log is missing"
+        )
+        return self._segments.append(first, batch, self._segment_bytes)
 
     def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
         batch = [one.envelope for one in taken]
@@ -381,18 +384,22 @@ class SharedLog(Log):
         self._work.set()
 
     async def sync(self) -> None:
-        await on_disk(self._segments.sync)
-        while self._segments.unforced:  # one was filled meanwhile
-            await on_disk(self._segments.sync)
+        segments = self._segments
+        while True:
+            end = self._applied, segments.active, segments.end
+            await on_disk(segments.sync)
+            if not segments.unforced:  # else one was filled meanwhile
+                segments.is_synced(*end)
+                return
 
     @asynccontextmanager
     async def synced(self) -> AsyncIterator[None]:
-        """Sync, and hold nothing up: a copy that a power cut made shorter is made again."""
+        """Sync, and hold nothing up: a copy that has lost a part behind its mark is made again."""
         await self.sync()
         yield
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await on_disk(partial(self._segments.start, self._applied))
+                await on_disk(partial(self._segments.roll, self._applied))
                 self._deliver(self._applied, [], [], (self._segments.active, 0))

@@ -62,23 +62,6 @@ def test_a_silent_cluster_is_given_up(writer: RowsWriter, monkeypatch: pytest.Mo
         writer.fence(Stop())
 
 
-def test_writer_whose_commit_stays_under_way_is_given_up(
-    writer: RowsWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FAULT: each later publication was refused, for the same commit was under way for ever."""
-    monkeypatch.setattr(Late, "pieces", 1 << 40)
-    seconds = iter(range(1000))
-    monkeypatch.setattr(rows_writer, "monotonic", lambda: float(next(seconds)))
-
-    def conflict(self: Late, seconds: float) -> None:
-        raise KafkaException(UpstreamError(UpstreamError._CONFLICT))
-
-    monkeypatch.setattr(Late, "abort_transaction", conflict, raising=False)
-    with pytest.raises(NotPublished) as raised:
-        writer.write(iter([(b"k", b"v")]), 7, Stop())
-    assert raised.value.fenced
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_wait_for_a_silent_cluster_stops_when_told_to(
     writer: RowsWriter, monkeypatch: pytest.MonkeyPatch, full: bool
