@@ -218,7 +218,7 @@ class ShardOwner:
 
     def _new(self) -> Shard:
         config, directory = self._services.config, self._directory
-        segments = Segments(directory / "log", marked=True)
+        segments = Segments(directory / "log", marked=True, clock=self._services.clock)
         disk_space = self._services.disk_space
 
         def log(deliver: Deliver) -> SharedLog:

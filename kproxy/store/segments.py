@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 from crc32c import crc32c
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
 from kproxy.store.disk_calls import waited_s
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
@@ -43,8 +43,11 @@ class LogFailed(Exception):
 class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
-    def __init__(self, directory: Path, *, marked: bool = False) -> None:
-        """Take `marked`: a file beside it says how far it is on disk."""
+    def __init__(
+        self, directory: Path, *, marked: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Take `marked`: a file beside it says how far it is on disk. `clock`: for slow writes."""
+        self._monotonic = clock.monotonic
         self._directory = directory
         files.make_directory(directory)
         self.mark = Synced(directory) if marked else None
@@ -164,7 +167,7 @@ class Segments:
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
         self._refuse_failed()
-        fd, position, began = self._fd(self.active), self.end, monotonic()
+        fd, position, began = self._fd(self.active), self.end, self._monotonic()
         try:
             position = files.write_all(fd, buffers, position)
             assert position == self.end + total
@@ -179,7 +182,7 @@ class Segments:
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
-        self._slow = monotonic() - began > SLOW_S
+        self._slow = self._monotonic() - began > SLOW_S
 
     @property
     def slow(self) -> bool:

@@ -14,7 +14,6 @@ import pytest
 from anyio._backends._asyncio import CancelScope
 
 from kproxy.loop import pace
-from kproxy.store import segments
 
 _LOOK_S = 0.002
 _STEPS = 1_000_000  # the clock's, in a second
@@ -88,7 +87,6 @@ def run(main: Callable[[], Awaitable[None]], seed: int = 0, *, shuffled: bool = 
         patch.setattr(CancelScope, "__init__", init)
         patch.setattr(CancelScope, "__hash__", lambda self: of_scopes.get(id(self), 0))
         patch.setattr(pace, "monotonic", working_clock(seed))
-        patch.setattr(segments, "SLOW_S", math.inf)  # writes take the machine's own time
         rng = random.Random(f"shuffled {seed}") if shuffled else None
         anyio.run(main, backend_options={"loop_factory": partial(VirtualLoop, rng)})
 
