@@ -249,7 +249,7 @@ FIXED: dict[str, str] = {
     """,
     "Bounds memory of a client library or of files, which simulations replace.": """
         log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS shard.verification._OPEN_MAX
-        store.segments._OPEN_FILES_MAX upstream.log_reader._MESSAGES_AT_ONCE
+        store.damage._KNOWN_MAX store.segments._OPEN_FILES_MAX upstream.log_reader._MESSAGES_AT_ONCE
         upstream.log_reader._HOLE_MAX upstream.native_producer._EVENTS_A_TURN
         upstream.producer._RECORDS_MAX upstream.read_topic._MESSAGES_AT_ONCE
         upstream.topic_tailer._MESSAGES_AT_ONCE

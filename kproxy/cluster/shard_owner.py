@@ -43,7 +43,7 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
-from kproxy.store.rocks import RocksKv, RowsFailed
+from kproxy.store.rocks import RocksKv, RowsDamaged, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
@@ -124,6 +124,9 @@ class ShardOwner:
             except* LogChanged as group:
                 _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
                 wait_s = await self._wiped()
+            except* RowsDamaged as group:
+                _log.warning("local_copy_damaged", shard=self._index, reason=str(first_of(group)))
+                wait_s = await self._wiped()
             except* KafkaError as group:
                 _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
             except* NotRebuilt as group:
@@ -200,12 +203,16 @@ class ShardOwner:
     def _open_local(self, stop: Stop) -> Shard | None:
         if not (self._directory / "rows").exists():
             return None
-        shard = self._new()
-        if shard.unfinished:
-            _log.warning("local_copy_unfinished", shard=self._index)
-            shard.close()
+        try:
+            shard = self._new()
+        except RowsFailed as error:
+            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
             return None
         try:
+            if shard.unfinished:
+                _log.warning("local_copy_unfinished", shard=self._index)
+                shard.close()
+                return None
             shard.recover(stop.check)
         except (DamagedLog, RowsFailed) as error:
             _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
@@ -219,6 +226,7 @@ class ShardOwner:
     def _new(self) -> Shard:
         config, directory = self._services.config, self._directory
         segments = Segments(directory / "log", marked=True, clock=self._services.clock)
+        segments.damage.counters = self._services.counters
         disk_space = self._services.disk_space
 
         def log(deliver: Deliver) -> SharedLog:
@@ -244,8 +252,13 @@ class ShardOwner:
             level=self._services.level,
         )
         shard.serving = False
-        unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
-        shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        shard.kv.damage.counters = self._services.counters
+        try:
+            unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
+            shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        except RowsDamaged:
+            shard.close()  # who opened it makes it again
+            raise
         assert isinstance(shard.log, SharedLog)
         shard.log.admitted = partial(admitted, shard.state, config)
         return shard

@@ -205,6 +205,10 @@ class Counters:
         "records that were taken and are older than their queue's retention.ms keeps them:"
         " retention takes them at its next look"
     )
+    batches_damaged: int = _total(
+        "reads of a batch, or of rows, that were not what had been written, or that the disk did"
+        " not give"
+    )
     not_compacted: int = _total("partitions with a batch that cannot be read")
     producers_forgotten: int = _total(
         "idempotent producers that a queue forgot, as nobody had used them for"

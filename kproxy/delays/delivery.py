@@ -78,7 +78,7 @@ def make(
     for one, look in zip(plans, look_ms, strict=True):
         try:
             made.append(_Delivery(segments, one, now_ms, most, wait=wait).envelope(look))
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, ValueError) as error:
             made.append(str(error))
     return made
 
@@ -107,10 +107,11 @@ class _Delivery:
         self._mixed: list[tuple[BatchHeader, bytes]] = []
         size, full = 0, min(UNPACKED_MAX, most * 3 // 4)
         for last_offset, batch in planned.batches:
-            data = bytearray(batch.length)
-            there = segments.read_into(memoryview(data), batch.segment, batch.position, wait)
+            data = segments.batch(batch.segment, batch.position, batch.length, wait=wait)
+            if data is None:
+                raise Aside
             head = read_header(memoryview(data))
-            if not there or (not wait and head.codec and not head.is_log_append_time):
+            if not wait and head.codec and not head.is_log_append_time:
                 raise Aside
             records = b"" if head.is_log_append_time else unpacked(bytes(data))
             size += len(records) or len(data)

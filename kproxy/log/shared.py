@@ -345,14 +345,11 @@ class SharedLog(Log):
     def _write(self, taken: list[Applied]) -> list[LogLocation]:
         """Write a piece into the local copy. Raises OSError: nothing of it was written."""
         first, batch = taken[0].offset, [one.envelope for one in taken]
-        assert first == self._applied, (
-            f"{first} after {self._applied}: a part of the log is missing"
-        )
+        assert first == self._applied, f"{first} after {self._applied}: part of the log is missing"
         return self._segments.append(first, batch, self._segment_bytes)
 
     def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
-        batch = [one.envelope for one in taken]
-        first = taken[0].offset
+        first, batch = taken[0].offset, [one.envelope for one in taken]
         self._applied = first + len(batch)
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
@@ -368,10 +365,7 @@ class SharedLog(Log):
         self._waiting = [entry for entry in self._waiting if not entry[1].is_set()]
 
     def _give_up(self) -> None:
-        """Settle all tickets:
-
-        nothing is applied here any more, and clients have to ask elsewhere.
-        """
+        """Settle all tickets: nothing is applied here any more, clients have to ask elsewhere."""
         self._closing = True
         for counter in list(self._tickets):
             self._resolve(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))

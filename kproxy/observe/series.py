@@ -39,6 +39,7 @@ _ENDED = {
     "request_failed": "failed", "certificate_refused": "login", "login_timed_out": "login",
     "login_pushed_out": "login", "connection_pushed_out": "limit",
     "client_left": "stalled", "request_superseded": "superseded",
+    "batch_damaged": "failed",
 }  # fmt: skip
 """Outcomes of connections by the event that is logged."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

@@ -24,6 +24,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import KafkaError
 from kproxy.config.server import Config
+from kproxy.log.sequencer import LogChanged
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
@@ -105,7 +106,10 @@ class Housekeeper:
             await self.round()
 
     async def round(self) -> None:
-        """Run one round of all there is to do."""
+        """Run one round of all there is to do. Raises LogChanged: the copy is to be made again."""
+        damaged = self._shard.segments.damage.seen or self._shard.kv.damage.seen
+        if self._in_order and damaged:
+            raise LogChanged("the local copy is damaged")
         await on_disk(self._shard.disk_space.look)
         self._shard.kv.let_go()
         swept = await self._sweep()

@@ -191,8 +191,8 @@ class _Records:
 
     def _load(self, last_offset: int, stored: Batch, asked: int) -> _Loaded | None:
         """Read what is wanted of a batch, as much as is kept at a time, and what is asked for."""
-        data = memoryview(bytearray(stored.length))
-        self._segments.read_into(data, stored.segment, stored.position, True)
+        place = stored.segment, stored.position, stored.length
+        data = memoryview(self._segments.batch(*place) or b"")
         head = read_header(data)
         if head.is_control:
             return None
@@ -230,7 +230,7 @@ _NOT_LOADED = _Loaded({}, -1)
 
 
 def make(segments: Segments, planned: BatchPlan, words: Words) -> Made:
-    """Return the batch of a plan, or of its beginning. On a thread. Raise OSError, EOFError."""
+    """Return the batch of a plan, or of its beginning. On a thread. Raise OSError."""
     source = _Records(segments, planned, words)
     first_run = planned.runs[0][0]
     first = last = Position(*first_run.place, first_run.first)

@@ -276,7 +276,7 @@ class Sender:
             return True  # its queue is gone: looked at again at once
         try:
             made = await self._made(planned, stream, target)
-        except (OSError, EOFError) as error:
+        except OSError as error:
             self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
             return False
         last = made.last

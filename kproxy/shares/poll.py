@@ -218,6 +218,13 @@ class SharePoll:
         session.told.discard(followed)
         try:
             share = self._locate(followed)
+            readable = share.readable(
+                settings.read_committed, settings.record_locks_max, seen.records_left
+            )
+        except Searching:
+            seen.again = True
+            followed.error = Code.NONE
+            return share
         except KafkaError as error:
             session.dirty.pop(followed, None)
             session.again.add(followed)  # in the next poll: this one goes on with the others
@@ -227,13 +234,6 @@ class SharePoll:
             followed.error = error.code
             return None
         followed.error = Code.NONE
-        try:
-            readable = share.readable(
-                settings.read_committed, settings.record_locks_max, seen.records_left
-            )
-        except Searching:
-            seen.again = True
-            return share
         dirty = session.dirty
         dirty.pop(followed, None)
         if readable is None:

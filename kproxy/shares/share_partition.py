@@ -6,16 +6,19 @@ rows say all there is to say.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from typing import Protocol
 
 from anyio import CapacityLimiter, to_thread
 
+from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.aborted import AbortedSearch
-from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.protocol.batch import read_header
 from kproxy.shard.shard import Shard
 from kproxy.shares.taking import Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
+from kproxy.store.damage import DamagedBatch
 from kproxy.store.rocks import Checkpoint
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows import shares as share_rows
@@ -107,10 +110,10 @@ class AbortedStretch:
 
 def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
     """Return the transaction of each batch by its base offset."""
-    found, head = {}, bytearray(HEADER_BYTES)
-    for base, segment, position, _ in batches:
-        segments.read_into(memoryview(head), segment, position, wait=True)
-        found[base] = transaction_of(read_header(bytes(head)))
+    found = {}
+    for base, *place in batches:
+        with suppress(DamagedBatch):  # the next look says so
+            found[base] = transaction_of(read_header(bytes(segments.batch(*place) or b"")))
     return found
 
 
@@ -169,7 +172,8 @@ class SharePartition:
     def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
         """Return what is available, as far as one look goes; None if nothing is.
 
-        Raise Searching: look again, it is not known yet what was aborted.
+        Raise Searching: look again, it is not known yet what was aborted; KafkaError: the first
+        batch is damaged.
         """
         row = self.shard.state.partition(self.key)
         if row is None:
@@ -186,9 +190,13 @@ class SharePartition:
             end = min(end, aborted.end)
         self._unread.clear()
         found = Readable()
-        records = 0
+        records, damage = 0, self.shard.segments.damage
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
             if batch is not None:
+                if damage.seen and damage.at(batch[1], batch[2]):
+                    if not found.stretches:
+                        raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")
+                    break
                 if aborted is not None and self._is_aborted(batch, last, aborted):
                     batch = None
                 else:
@@ -260,10 +268,7 @@ class SharePartition:
         return bool(self._unread)
 
     async def prepare(self, readers: CapacityLimiter) -> None:
-        """Read, on a thread, the headers of batches whose rows do not say what they are part of.
-
-        Raise OSError, EOFError.
-        """
+        """Read, on a thread, batches whose rows do not say what they are part of. Raise OSError."""
         unread, self._unread = self._unread, []
         segments = self.shard.segments
         with segments.pinned({segment for _, segment, _, _ in unread}):

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
+from kproxy.store.damage import Damage, is_sound
 from kproxy.store.disk_calls import waited_s
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
@@ -58,6 +59,7 @@ class Segments:
         self._sizes: dict[int, int] = {}  # sizes of segments that are not written any more
         stems = [path.stem for path in directory.glob(f"*{SUFFIX}")]
         self.ids = sorted(int(stem) for stem in stems if stem.isdecimal())
+        self.damage = Damage()
         self._syncing = threading.Lock()
         self.unforced: set[int] = set()
         """Segments that are full, and not known to be on disk."""
@@ -262,6 +264,29 @@ class Segments:
                     return False
                 buffers = _behind(buffers, count)
         return True
+
+    def batch(
+        self, segment: int, position: int, length: int, *, wait: bool = True
+    ) -> bytearray | None:
+        """Return a batch that was checked; None: it is not in the page cache, and `wait` is false.
+
+        Raises DamagedBatch; another OSError where the file could not be opened.
+        """
+        data = bytearray(length)
+        self._fd(segment)  # before: that it does not open is no damage
+        try:
+            if not self.read_into(memoryview(data), segment, position, wait):
+                return None
+        except (OSError, EOFError) as error:
+            why = f"cannot be read: {error}"
+            raise self.damage.note(segment, position, why, lasts=False) from error
+        self.check(data, segment, position)
+        return data
+
+    def check(self, batch: bytearray | memoryview, segment: int, position: int) -> None:
+        """Raise DamagedBatch where these bytes of this place are not those that were written."""
+        if not is_sound(batch):
+            raise self.damage.note(segment, position, "is not what was written", lasts=True)
 
     @contextmanager
     def pinned(self, segments: set[int]) -> Iterator[None]:

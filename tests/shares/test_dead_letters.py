@@ -14,7 +14,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol import record_runs, records
-from kproxy.protocol.batch import check, read_header
+from kproxy.protocol.batch import check, read_header, stamp
 from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.security.acls import Acls
@@ -270,6 +270,7 @@ def test_records_before_what_cannot_be_read_keep_what_they_hold(
     monkeypatch.setattr(record_runs, "RUN_RECORDS", 2)
     data = bytearray(keyed(*[(b"k%d" % n, b"v%d" % n) for n in range(5)]))
     data[data.index(b"k3") - 5] = 0x7F  # its length
+    stamp(data, None)  # the client's CRC is right
     stage.put(bytes(data))
     stage.lose((0, 5))
     stage.play()

@@ -202,11 +202,13 @@ async def _resolve(worker: ShareNeeds, request: Request, session: ShareSession) 
         if followed.share is None:
             try:
                 _, key, shard = worker.partition(*followed.ident)
+                row = worker.shares.row(shard, key, session.group)
+                start = -1
+                if row is not None and row.since_ms >= 0:
+                    start = await offset_by_time(worker, request.budget, shard, key, row.since_ms)
             except KafkaError:
                 continue  # the poll says so
-            row = worker.shares.row(shard, key, session.group)
-            if row is not None and row.since_ms >= 0:
-                start = await offset_by_time(worker, request.budget, shard, key, row.since_ms)
+            if row is not None and start >= 0:
                 change = ShareChange(key, ShareAction.RESOLVE, row.epoch, start)
                 command = SetShares(session.group, [change], worker.now_ms())
                 await append(shard, command.envelope())

@@ -96,7 +96,9 @@ async def _named(worker: TopicNeeds, budget: ResponseBudget, topics: Any) -> Asy
                 continue
             try:
                 queue, key, shard = worker.partition(topic.topic, index)
-            except KafkaError:
+            except KafkaError as error:
+                if error.code == Code.KAFKA_STORAGE_ERROR:
+                    raise
                 continue  # there is none, or another worker says
             seen.add((topic.topic, index))
             yield queue.name, index, shard, key
