@@ -257,7 +257,7 @@ class ShardOwner:
             unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
             shard.state.unpublished = {published_key(key) for key, _ in unpublished}
         except RowsDamaged:
-            shard.close()  # who opened it makes it again
+            shard.close()  # it is made again
             raise
         assert isinstance(shard.log, SharedLog)
         shard.log.admitted = partial(admitted, shard.state, config)

@@ -61,7 +61,7 @@ def test_a_damaged_batch_holds_up_its_partition_alone(data_dir: Path) -> None:
 
 
 def flip(path: Path, rng: random.Random) -> None:
-    """Flip three bits; a file that is compacted away meanwhile is left."""
+    """Change three bits of a file, if it is still there."""
     with suppress(FileNotFoundError), path.open("r+b") as file:
         size = path.stat().st_size
         for _ in range(3):
