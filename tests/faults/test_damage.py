@@ -64,7 +64,7 @@ def flip(path: Path, rng: random.Random) -> None:
     """Change three bits of a file, if it is still there."""
     with suppress(FileNotFoundError), path.open("r+b") as file:
         size = path.stat().st_size
-        for _ in range(3):
+        for _ in range(3 if size else 0):
             at = rng.randrange(size)
             file.seek(at)
             byte = file.read(1) or b"\0"
