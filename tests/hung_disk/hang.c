@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_S_MAX 30
+#define HANG_S_MAX 300
 
 static int told(const char *control, const char *call, const char *path) {
   char text[4096], *line, *rest = text;

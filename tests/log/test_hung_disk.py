@@ -36,7 +36,7 @@ class Hung:
 
     def __call__(self, *args: Any) -> Any:
         self.begun += 1
-        assert self._go.acquire(timeout=20)
+        assert self._go.acquire(timeout=120)
         return self._real(*args)
 
     def let_go(self, calls: int = 1) -> None:
@@ -129,7 +129,7 @@ async def test_hung_calls_take_no_thread_that_others_need() -> None:
         for _ in range(50):
             tasks.start_soon(on_disk, hung)
         await until(lambda: hung.begun == 50)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await to_thread.run_sync(lambda: None)
         hung.let_go(50)
 
@@ -145,7 +145,7 @@ def test_a_worker_whose_disk_hangs_does_not_live(monkeypatch: pytest.MonkeyPatch
     assert health.stuck() is None
     began = disk_calls.monotonic()
     monkeypatch.setattr(disk_calls, "monotonic", lambda: began + DISK_STUCK_S + 1)
-    assert "the disk has not answered for 16" in (health.stuck() or "")
+    assert "the disk has not answered for" in (health.stuck() or "")
     hung.let_go()
     calling.join()
     assert health.stuck() is None

@@ -11,6 +11,8 @@ from tests.network.net import Broker
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Yield one broker, which each worker reaches through a relay of its own."""
     made = Broker(tmp_path_factory.mktemp("kafka") / "one")
-    made.kafka.wait_ready()
-    yield made
-    made.close()
+    try:
+        made.kafka.wait_ready()
+        yield made
+    finally:
+        made.close()

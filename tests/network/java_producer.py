@@ -29,15 +29,12 @@ class JavaProducer:
         self.failed: list[str] = []
         settings = directory / "producer.properties"
         settings.write_text(_SETTINGS)
-        self._process = subprocess.Popen(
-            [
-                need_program("java"), "-Xmx128m", *KAFKA_JAVA, "-cp", f"{KAFKA_LIBS}/*",
-                "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", address,
-                "--topic", queue, "--throughput", str(per_second), "--command-config",
-                str(settings),
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        self._command = [
+            need_program("java"), "-Xmx128m", *KAFKA_JAVA, "-cp", f"{KAFKA_LIBS}/*",
+            "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", address,
+            "--topic", queue, "--throughput", str(per_second), "--command-config", str(settings),
+        ]  # fmt: skip
+        self._process: subprocess.Popen[str]
         self._reader = threading.Thread(target=self._read)
 
     def _read(self) -> None:
@@ -50,12 +47,18 @@ class JavaProducer:
                 self.failed.append(line)
 
     def __enter__(self) -> "JavaProducer":
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()  # it sends what is in line
-        self._process.wait(120)
+        try:
+            self._process.wait(120)
+        finally:
+            self._process.kill()
         self._reader.join(30)
         assert self._process.stdout
         self._process.stdout.close()

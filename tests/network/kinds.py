@@ -36,8 +36,9 @@ KINDS: dict[str, Callable[[Relay, random.Random], None]] = {
 
 
 def go_through(
-    load: Load, relays: Sequence[Relay], kinds: Sequence[str], hold_s: float, rng: random.Random
-) -> None:
+    load: Load, relays: Sequence[Relay], kinds: Sequence[str], hold_s: float, rng: random.Random,
+    *, healed_s: float = HEALED_S,
+) -> None:  # fmt: skip
     """Do each kind to the relays under a load, heal it, and see that every queue goes on."""
     load.wait_for(len(load.queues) * 20)
     for kind in kinds:
@@ -53,7 +54,7 @@ def go_through(
             lambda before=before: all(  # type: ignore[misc]
                 len(load.acknowledged[queue]) > count + 5 for queue, count in before.items()
             ),
-            HEALED_S,
+            healed_s,
         )
         after_s, longest_s = time.monotonic() - began, load.longest_pause_s()
         print(f"{kind}: held {hold_s} s, longest stall {longest_s:.1f} s, "  # noqa: T201

@@ -34,6 +34,16 @@ WHERE: dict[str, Callable[[RelayedWorkers], list[Relay]]] = {
 }
 
 
+def test_a_server_that_clients_lose_for_a_moment(tmp_path: Path) -> None:
+    port, rng = free_port(), random.Random(SEED)
+    relay = Relay(port)
+    with closing(relay), served(tmp_path, "--advertise", relay.address, port=port):
+        with Load(relay.address, QUEUES[:2], PER_S, **PATIENCE) as load:
+            go_through(load, [relay], SHORT, 0.5, rng, healed_s=120)
+        load.check()
+
+
+@pytest.mark.long
 def test_a_worker_that_loses_kafka_for_a_moment(broker: Broker, tmp_path: Path) -> None:
     with RelayedWorkers([broker], tmp_path, shards=4).running() as workers:
         with Load(workers.address, QUEUES, PER_S) as load:

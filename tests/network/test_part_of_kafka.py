@@ -36,10 +36,12 @@ def brokers(
 ) -> Iterator[tuple[Broker, Broker]]:
     """Yield two brokers; the second has the coordinators of groups and of transactions."""
     second = Broker(tmp_path_factory.mktemp("kafka") / "two", beside=broker)
-    second.kafka.wait_ready()
-    place(broker, {"__consumer_offsets": (1, SECOND), "__transaction_state": (1, SECOND)})
-    yield broker, second
-    second.close()
+    try:
+        second.kafka.wait_ready()
+        place(broker, {"__consumer_offsets": (1, SECOND), "__transaction_state": (1, SECOND)})
+        yield broker, second
+    finally:
+        second.close()
 
 
 def place(broker: Broker, topics: dict[str, tuple[int, int]]) -> None:

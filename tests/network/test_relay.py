@@ -10,20 +10,22 @@ import pytest
 
 from tests.network.relay import BOTH, Frames, Relay, Way
 
+WAIT_S = 60  # on a busy machine
+
 
 class Ends:
     """A client's and a server's end of a connection through a relay."""
 
     def __init__(self) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
-        self.listening.settimeout(5)
+        self.listening.settimeout(WAIT_S)
         self.relay = Relay(self.listening.getsockname()[1])
         self.client, self.server = self.connect()
 
     def connect(self) -> tuple[socket.socket, socket.socket]:
-        client = socket.create_connection(("127.0.0.1", self.relay.port), 5)
+        client = socket.create_connection(("127.0.0.1", self.relay.port), WAIT_S)
         server, _ = self.listening.accept()
-        server.settimeout(5)
+        server.settimeout(WAIT_S)
         return client, server
 
     def close(self) -> None:
@@ -45,7 +47,7 @@ def silent(one: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        one.settimeout(5)
+        one.settimeout(WAIT_S)
     return False
 
 
@@ -61,13 +63,13 @@ def test_bytes_that_are_lost_one_way_come_once_healed(ends: Ends) -> None:
 
 def test_nobody_connects_while_bytes_are_lost_one_way(ends: Ends) -> None:
     ends.relay.drop(Way.BACK)
-    with socket.create_connection(("127.0.0.1", ends.relay.port), 5) as client:
+    with socket.create_connection(("127.0.0.1", ends.relay.port), WAIT_S) as client:
         client.sendall(b"x")
         ends.listening.settimeout(0.1)
         with pytest.raises(TimeoutError):
             ends.listening.accept()
         ends.relay.heal()
-        ends.listening.settimeout(5)
+        ends.listening.settimeout(WAIT_S)
         with ends.listening.accept()[0] as server:
             assert server.recv(1) == b"x"
 
@@ -117,7 +119,7 @@ def test_refused_until_healed(ends: Ends) -> None:
     with pytest.raises(ConnectionResetError):
         ends.client.recv(1)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", ends.relay.port), 5)
+        socket.create_connection(("127.0.0.1", ends.relay.port), WAIT_S)
     ends.relay.heal()
     client, server = ends.connect()
     with client, server:
