@@ -27,16 +27,18 @@ class Kafka(RunningKafka):
     """A single-node KRaft Kafka in a directory of its own."""
 
     def __init__(
-        self, directory: Path, *java: str, advertise: int | None = None, more: str = ""
-    ) -> None:
+        self, directory: Path, *java: str, advertise: int | None = None, more: str = "",
+        cluster: str | None = None,
+    ) -> None:  # fmt: skip
         """Take `java`: its options; without any a small heap, as many run beside each other.
 
         `advertise`: the port that clients are told, of a proxy between. `more`: settings that hold
-        over those here; PORT and CONTROLLER_AT stand for its ports.
+        over those here; PORT and CONTROLLER_AT stand for its ports. `cluster`: the id of its
+        cluster, where it is not the first there.
         """
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         super().__init__(free_port())
-        controller = free_port()
+        self.controller = controller = free_port()
         self._log = (directory / "kafka.out").open("w")
         properties = directory / "server.properties"
         properties.write_text(
@@ -71,10 +73,10 @@ group.share.min.record.lock.duration.ms=1000
             need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(KAFKA_LIBS),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
-        cluster = uuid.uuid4().hex[:22]
+        self.cluster = cluster or uuid.uuid4().hex[:22]
         before = os.times()
         subprocess.run(
-            [*self._base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
+            [*self._base, "kafka.tools.StorageTool", "format", "-t", self.cluster, "-c",
              str(properties)],
             check=True, stdout=self._log, stderr=self._log,
         )  # fmt: skip

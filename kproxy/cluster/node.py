@@ -25,6 +25,7 @@ from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import on_disk
 from kproxy.metadata.cluster_map import (
     BadMap,
     ClusterMap,
@@ -266,13 +267,14 @@ class ClusterNode:
         flushed_at = self.clock.monotonic()
         while True:
             await pulse(_FLUSH_LOOK_S)
+            await on_disk(self.disk_space.look)  # no shard may be served here
             if kv.damage.seen:
-                await to_thread.run_sync((self.config.data_dir / "queues" / _DAMAGED).touch)
+                await on_disk((self.config.data_dir / "queues" / _DAMAGED).touch)
                 self.fail("its catalogue is damaged on the disk: the next start reads it again")
                 return
             if kv.unflushed_bytes() > most or self.clock.monotonic() - flushed_at > _FLUSH_S:
                 kv.begin_flush()
-                await to_thread.run_sync(kv.finish_flush)
+                await on_disk(kv.finish_flush)
                 flushed_at = self.clock.monotonic()
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ From X on the fold goes on as always. A copy without a checkpoint row is unfinis
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from kproxy.config.server import Config
 from kproxy.log.weight import weight
 from kproxy.loop.allocator import give_back
 from kproxy.loop.pace import Pace
-from kproxy.loop.threads import Stop, stoppable
+from kproxy.loop.threads import Stop, on_disk, stoppable
 from kproxy.shard.shard import Shard
 from kproxy.store import files
 from kproxy.upstream.link import LogListenerBase
@@ -113,12 +114,16 @@ class _Below(LogListenerBase):
         for some in pieces(records):
             if self.done.is_set():
                 return
-            self._take_some(some)
+            await self._take_some(some)
             await pace.step()
 
-    def _take_some(self, records: Records) -> None:
+    async def _take_some(self, records: Records) -> None:
         batch = [envelope for _, envelope in records]
-        places = self._shard.segments.append(self.next_offset, batch, self._config.segment_bytes)
+        segments, segment_bytes = self._shard.segments, self._config.segment_bytes
+        append = partial(segments.append, self.next_offset, batch, segment_bytes)
+        places = await on_disk(append) if segments.may_hang(segment_bytes) else append()
+        if self.done.is_set():
+            return
         for (log_offset, envelope), place in zip(records, places, strict=True):
             self._reindex.apply(log_offset, envelope, place)
         self._shard.kv.write(self._shard.state.drain())
@@ -127,7 +132,7 @@ class _Below(LogListenerBase):
     async def _flush_if_due(self) -> None:
         if _flush_due(self._shard, self._config):
             self._shard.kv.begin_flush()
-            await to_thread.run_sync(self._shard.kv.finish_flush)
+            await on_disk(self._shard.kv.finish_flush)
 
     async def finish(self) -> None:
         """Finish after the last record: from here on the fold goes on."""

@@ -28,7 +28,6 @@ from time import monotonic
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kproxy.cluster.publisher import Publisher, admitted
@@ -38,7 +37,7 @@ from kproxy.common.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
-from kproxy.loop.threads import Stop, Stopped, stoppable
+from kproxy.loop.threads import Stop, Stopped, on_disk, stoppable
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
@@ -151,7 +150,7 @@ class ShardOwner:
     async def _wiped(self) -> float:
         """Remove the local copy; seconds to wait then."""
         try:
-            await to_thread.run_sync(wipe, self._directory)
+            await on_disk(partial(wipe, self._directory))
         except OSError as error:
             _log.error("shard_not_stored", shard=self._index, reason=str(error))
             return self._later()
@@ -171,7 +170,7 @@ class ShardOwner:
             shard.log.close()
             shard.kv.shut()
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(shard.close)
+                await on_disk(shard.close)
 
     # -- the local copy
 
@@ -184,20 +183,20 @@ class ShardOwner:
                     return shard
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(shard.close)
+                    await on_disk(shard.close)
                 raise
-            await to_thread.run_sync(shard.close)
+            await on_disk(shard.close)
             _log.warning("local_copy_discarded", shard=self._index)
-        await to_thread.run_sync(wipe, self._directory)
-        shard = await to_thread.run_sync(self._new)
+        await on_disk(partial(wipe, self._directory))
+        shard = await on_disk(self._new)
         self.phase = "rebuilding"
         try:
             await rebuild(shard, self._services)
         except BaseException:
             self._services.link.forget(self._index)
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(shard.close)
-                await to_thread.run_sync(wipe, self._directory)
+                await on_disk(shard.close)
+                await on_disk(partial(wipe, self._directory))
             raise
         return shard
 
@@ -226,7 +225,7 @@ class ShardOwner:
 
     def _new(self) -> Shard:
         config, directory = self._services.config, self._directory
-        segments = Segments(directory / "log", marked=True)
+        segments = Segments(directory / "log", marked=True, clock=self._services.clock)
         segments.damage.counters = self._services.counters
         disk_space = self._services.disk_space
 

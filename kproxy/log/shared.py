@@ -6,12 +6,13 @@ made again from the log.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
 import structlog
-from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
@@ -21,9 +22,10 @@ from kproxy.log.weight import weight
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
+from kproxy.loop.threads import on_disk
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.outcome import LogLocation, Outcome
 
 _log = structlog.get_logger()
 
@@ -204,6 +206,8 @@ class SharedLog(Log):
                     self._ready += sequencer.reported(counter, offset)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error  # nothing is applied behind what could not be
         self._go_on()
 
     async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
@@ -212,6 +216,8 @@ class SharedLog(Log):
             self._ready += self._sequencer.read_all(records)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error
         self._go_on()
         if len(self._ready) > _READY_MAX and not self._closing:
             self._drained = anyio.Event()
@@ -310,12 +316,12 @@ class SharedLog(Log):
         return taken
 
     def _apply_at_once(self) -> None:
-        """Apply a little at once; `run` goes on with the rest, or where that fails."""
-        pace = Pace()
-        while self._ready and not pace.due:
+        """Apply a little at once; `run` goes on with the rest, or where that fails or may hang."""
+        pace, segments = Pace(), self._segments
+        while self._ready and not pace.due and not segments.may_hang(self._segment_bytes):
             taken = self._take()
             try:
-                self._write_and_apply(taken)
+                self._apply_written(taken, self._write(taken))
             except OSError:
                 self._ready.extendleft(reversed(taken))
                 return
@@ -327,20 +333,23 @@ class SharedLog(Log):
         async with self._disk:
             while True:
                 try:
-                    self._write_and_apply(taken)
+                    write = partial(self._write, taken)
+                    hangs = self._segments.may_hang(self._segment_bytes)
+                    places = await on_disk(write) if hangs else write()
                     break
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))
                     await anyio.sleep(_RETRY_S)
+            self._apply_written(taken, places)
 
-    def _write_and_apply(self, taken: list[Applied]) -> None:
-        """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
-        batch = [one.envelope for one in taken]
-        first = taken[0].offset
-        assert first == self._applied, (
-            f"{first} after {self._applied}: a part of the log is missing"
-        )
-        places = self._segments.append(first, batch, self._segment_bytes)
+    def _write(self, taken: list[Applied]) -> list[LogLocation]:
+        """Write a piece into the local copy. Raises OSError: nothing of it was written."""
+        first, batch = taken[0].offset, [one.envelope for one in taken]
+        assert first == self._applied, f"{first} after {self._applied}: part of the log is missing"
+        return self._segments.append(first, batch, self._segment_bytes)
+
+    def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
+        first, batch = taken[0].offset, [one.envelope for one in taken]
         self._applied = first + len(batch)
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
@@ -356,10 +365,7 @@ class SharedLog(Log):
         self._waiting = [entry for entry in self._waiting if not entry[1].is_set()]
 
     def _give_up(self) -> None:
-        """Settle all tickets:
-
-        nothing is applied here any more, and clients have to ask elsewhere.
-        """
+        """Settle all tickets: nothing is applied here any more, clients have to ask elsewhere."""
         self._closing = True
         for counter in list(self._tickets):
             self._resolve(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
@@ -375,19 +381,19 @@ class SharedLog(Log):
         segments = self._segments
         while True:
             end = self._applied, segments.active, segments.end
-            await to_thread.run_sync(segments.sync)
+            await on_disk(segments.sync)
             if not segments.unforced:  # else one was filled meanwhile
                 segments.is_synced(*end)
                 return
 
-    def sync_rest(self) -> None:
-        """Do nothing: rows ahead of the copy do no harm.
-
-        A copy that has lost a part of what lies behind its mark is made again.
-        """
+    @asynccontextmanager
+    async def synced(self) -> AsyncIterator[None]:
+        """Sync, and hold nothing up: a copy that has lost a part behind its mark is made again."""
+        await self.sync()
+        yield
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await to_thread.run_sync(self._segments.roll, self._applied)
+                await on_disk(partial(self._segments.roll, self._applied))
                 self._deliver(self._applied, [], [], (self._segments.active, 0))

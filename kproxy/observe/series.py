@@ -88,9 +88,7 @@ class _Look:
         return {"log": log, "rows": rows}
 
     def free_bytes(self) -> int:
-        with suppress(OSError):
-            return self.standing.disk_space.free_bytes()
-        return 0
+        return self.standing.disk_space.free_bytes_seen
 
     def by_shard(self, name: str, phase: str = "") -> dict[str, float]:
         """Return a number of each shard that has it, and is in a phase."""

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
 from kproxy.store.damage import Damage, is_sound
+from kproxy.store.disk_calls import waited_s
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual.commands import envelope as envelopes
@@ -26,6 +28,8 @@ from kproxy.virtual.outcome import LogLocation
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
+SLOW_S = 0.05
+"""The seconds for which a write may hold the event loop up."""
 SUFFIX = ".log"
 
 
@@ -40,8 +44,11 @@ class LogFailed(Exception):
 class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
-    def __init__(self, directory: Path, *, marked: bool = False) -> None:
-        """Take `marked`: a file beside it says how far it is on disk."""
+    def __init__(
+        self, directory: Path, *, marked: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Take `marked`: a file beside it says how far it is on disk. `clock`: for slow writes."""
+        self._monotonic = clock.monotonic
         self._directory = directory
         files.make_directory(directory)
         self.mark = Synced(directory) if marked else None
@@ -56,6 +63,7 @@ class Segments:
         self._syncing = threading.Lock()
         self.unforced: set[int] = set()
         """Segments that are full, and not known to be on disk."""
+        self._slow = False  # the last write was
         self.failed = False  # the state on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -101,7 +109,7 @@ class Segments:
 
     def force(self, segment: int) -> None:
         """Force what a segment that is not written now holds to disk. Raises OSError."""
-        os.fsync(self._fd(segment))
+        files.sync_data(self._fd(segment))
 
     def resume(self, segment: int, end: int) -> None:
         """Go on writing a segment at `end`; what lies behind it is cut off."""
@@ -161,7 +169,7 @@ class Segments:
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
         self._refuse_failed()
-        fd, position = self._fd(self.active), self.end
+        fd, position, began = self._fd(self.active), self.end, self._monotonic()
         try:
             position = files.write_all(fd, buffers, position)
             assert position == self.end + total
@@ -176,6 +184,16 @@ class Segments:
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
+        self._slow = self._monotonic() - began > SLOW_S
+
+    @property
+    def slow(self) -> bool:
+        """Whether a write may take long, and belongs on a thread: one did, or a call hangs now."""
+        return self._slow or waited_s() > SLOW_S
+
+    def may_hang(self, segment_bytes: int) -> bool:
+        """Whether the next `append` belongs on a thread: it begins a segment, or is slow."""
+        return self.end >= segment_bytes or self.slow
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""

@@ -34,6 +34,11 @@ _SEGMENT_BYTES_MAX = 128 << 20
 _OVERHEAD_BYTES = 1 << 20
 _CATALOGUE_LAG_MS = 60_000
 _DAY_MS = 24 * 3600 * 1000
+_AWAY = (
+    UpstreamError._TIMED_OUT, UpstreamError._TRANSPORT, UpstreamError._ALL_BROKERS_DOWN,
+    UpstreamError.REQUEST_TIMED_OUT, UpstreamError.NOT_CONTROLLER,
+)  # fmt: skip
+"""The errors of a cluster that may answer in a moment."""
 _TOOL = "kafka-topics.sh --bootstrap-server"
 
 
@@ -164,6 +169,8 @@ class Topics:
                 cause = error.args[0]
                 if cause.code() == UpstreamError.TOPIC_ALREADY_EXISTS:
                     continue  # another worker was first
+                if cause.code() in _AWAY:
+                    raise  # it is asked again
                 raise ClusterRefused(f"cannot create topic {name}: {reason_of(error)}") from error
 
     # -- checking

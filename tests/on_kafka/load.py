@@ -20,7 +20,11 @@ from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need, need_program
 class Load:
     """Produces to and consumes from queues, in two threads, until `stop`."""
 
-    def __init__(self, address: str, queues: list[str], per_second: int = 1000) -> None:
+    def __init__(
+        self, address: str, queues: list[str], per_second: int = 1000, **settings: object
+    ) -> None:
+        """Take `settings` of both clients; `_` in a name stands for `.`."""
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.queues = queues
         self._address = address
         self._per_second = per_second
@@ -50,6 +54,12 @@ class Load:
     def count(self) -> int:
         return sum(map(len, self.acknowledged.values()))
 
+    def longest_pause_s(self) -> float:
+        """Return the longest between two acknowledgements of a queue since this was asked last."""
+        longest = max(self.pauses_s.values(), default=0.0)
+        self.pauses_s.clear()
+        return longest
+
     def wait_for(self, more: int, seconds: float = 60) -> None:
         """Wait until so many more records were acknowledged than now."""
         wanted, end = self.count() + more, time.monotonic() + seconds
@@ -62,7 +72,7 @@ class Load:
             {
                 "bootstrap.servers": self._address, "enable.idempotence": True, "linger.ms": 5,
                 "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 500, "log_level": 0,
-                "topic.metadata.refresh.interval.ms": 5000,
+                "topic.metadata.refresh.interval.ms": 5000, **self._settings,
             }
         )  # fmt: skip
         began = time.monotonic()
@@ -97,6 +107,7 @@ class Load:
                 "bootstrap.servers": self._address, "group.id": "load", "log_level": 0,
                 "enable.auto.commit": False, "auto.offset.reset": "error",
                 "topic.metadata.refresh.interval.ms": 5000, "reconnect.backoff.max.ms": 500,
+                **self._settings,
             }
         )  # fmt: skip
         consumer.assign([TopicPartition(queue, 0, 0) for queue in self.queues])

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException
 
+from kproxy.common.errors import KafkaError
 from kproxy.upstream import topics
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topics import ClusterRefused, Topics, TopicSpec
@@ -51,6 +54,20 @@ class Cluster:
     def incremental_alter_configs(self, resources: Any, **_: Any) -> dict[Any, Future[None]]:
         self.altered |= {resource.name for resource in resources}
         return {resource: done() for resource in resources}
+
+
+@pytest.mark.parametrize("code", [UpstreamError._TIMED_OUT, UpstreamError.REQUEST_TIMED_OUT])
+def test_a_cluster_that_is_slow_to_make_topics_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """FAULT: the start was refused, as where topics may not be made."""
+    failed: Future[None] = Future()
+    failed.set_exception(KafkaException(UpstreamError(code)))
+    cluster: Any = Cluster(0)
+    cluster.create_topics = lambda new, operation_timeout: {new[0].topic: failed}
+    monkeypatch.setattr(topics, "_usable", lambda *_: False)
+    with pytest.raises(KafkaError):
+        check(cluster)
 
 
 def check(cluster: Cluster) -> None:

@@ -101,6 +101,10 @@ class Threads:
             await anyio.sleep(self._rng.choice(DELAYS) / 5)
         return function(*args)
 
+    async def on_disk(self, call: Any) -> Any:
+        """Stand in for `loop.threads.on_disk`."""
+        return await self.run_sync(call)
+
     async def stoppable(self, call: Any, unused: Any = None) -> Any:
         """Stand in for `loop.threads.stoppable`."""
         return await self.run_sync(call, Stop())
