@@ -17,7 +17,6 @@ from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire
 
 NOT_SERVED = {
-    "STREAMS_GROUP_HEARTBEAT",
     "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER",
     "INITIALIZE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE",
     "DELETE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE_SUMMARY",  # between brokers
