@@ -209,8 +209,8 @@ async def _stay(
     if asked.shutdown:
         group.shutdown_by = group.shutdown_by or member.id
     moved = member.assigned is not before and member.assigned != before
-    # A member that says all that it has, and lacks some, has not had the answer that gave it. (Kafka
-    # 4.3 does not tell it again.)
+    # A member that says all that it has, and lacks some, has not had the answer that gave it. Kafka
+    # 4.3 does not tell it again.
     lacks = owned is not None and not member.assigned <= owned
     serves = member.endpoint is not None and (moved or asked.joins)
     if serves and not is_new:
