@@ -50,7 +50,7 @@ def test_api_versions_announces_the_features_that_kafka_announces(
     assert ours == {name: found for name, found in theirs.items() if name in OUR_FEATURES}
 
 
-OUR_FEATURES = ("transaction.version", "share.version")
+OUR_FEATURES = ("transaction.version", "share.version", "streams.version")
 
 
 def announced(target: Target, version: int) -> dict[str, list[tuple[int, int]]]:
