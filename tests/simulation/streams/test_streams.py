@@ -11,7 +11,6 @@ from kproxy.groups.assigning.sticky_assignor import _Sticky
 from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.streams_member import StreamsMember, TaskHolders
 from kproxy.groups.model.topology import STANDBY
-from kproxy.virtual.rows import groups as group_rows
 from tests.simulation.seeds import named, see, seeds, tried
 from tests.simulation.streams.world import simulated
 
@@ -100,16 +99,6 @@ def a_member_is_never_taken_out(patch: Patch) -> None:
     patch.setattr(StreamsGroup, "_expire", lambda self, member_id, now: None)
 
 
-def an_epoch_of_a_row_is_another(patch: Patch) -> None:
-    decode = group_rows.decode_member
-
-    def earlier(data: bytes) -> Any:
-        row = decode(data)
-        return row | {"epoch": max(1, row["epoch"] - 1)} if "process" in row else row
-
-    patch.setattr(group_rows, "decode_member", earlier)
-
-
 MISTAKES: list[tuple[Callable[[Patch], None], int]] = [
     (tasks_are_given_before_they_are_given_up, 6),
     (whoever_is_told_has_given_up, 6),
@@ -118,7 +107,6 @@ MISTAKES: list[tuple[Callable[[Patch], None], int]] = [
     (a_task_is_left_out, 3),
     (a_standby_lies_beside_its_task, 10),
     (a_member_is_never_taken_out, 6),
-    (an_epoch_of_a_row_is_another, 10),
 ]
 
 
