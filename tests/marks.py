@@ -31,6 +31,7 @@ LONG = (
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
+    r"faults/test_interleaved.py.*\[kafka",
     r"faults/test_share_groups.py.*\[embedded",
     r"observe/test_prometheus.py::test_(alerts|every_query).*\[kafka",
     # Frameworks: one application of each.
@@ -60,7 +61,7 @@ OUTSIDE = (
     "clients/topics/test_kafka_tools.py", "clients/transactions/test_delayed_end.py",
     "clients/transactions/test_java_transactions.py", "deploy/", "docker/", "examples/",
     "faults/test_backup.py", "faults/test_exactly_once.py", "faults/test_full_disk.py",
-    "faults/test_power_cut.py", "faults/test_share_groups.py", "frameworks/",
+    "faults/power/", "faults/test_share_groups.py", "frameworks/",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "security/test_certificates.py", "spark/",
     "tools/test_security_page.py",

@@ -182,14 +182,14 @@ class Coordinator:
                     return group
         return group
 
-    async def open_classic(self, group_id: str) -> ClassicGroup:
-        """Return the group; a new one if it has no members. It has no consumer members.
+    async def open_classic(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """Return the group, or a new one if it has no members; a consumer group has some.
 
         A streams group without members becomes a classic one.
         """
         group = await self._load_logged(group_id)
-        if isinstance(group, ClassicGroup):
-            return group
+        if isinstance(group, ClassicGroup) or (isinstance(group, ConsumerGroup) and group.members):
+            return group  # somebody may have joined while another left
         head = self.head(group_id)
         emptied = group is None and head is not None and head.kind == "streams" and not head.members
         if _is_other(group, head) and not emptied:
