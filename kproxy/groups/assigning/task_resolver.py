@@ -14,7 +14,7 @@ from kproxy.groups.assigning.subscriptions import SubscriptionResolver
 from kproxy.groups.model.assigned_group import AssignmentResult
 from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.topology import Topology
-from kproxy.loop.steps import EVERY, Spending, Steps, Work, finish, in_order
+from kproxy.loop.steps import EVERY, Spending, Steps, Work, done, finish, in_order
 from kproxy.metadata.catalogue import Lookup
 
 _SHARE = 20  # share of the time that looking again may take
@@ -47,11 +47,14 @@ class TaskResolver:
             return None
         work, started = Work(self._steps(structure)), self._now()
         if work.begin():
-            group.resolved_changes = work.result.changes
             return work.result
         group.resolving = True
         self._beside.later(lambda: self._look_on(group, work, started))
         return None
+
+    async def first_look(self, structure: Topology) -> TopologyLook:
+        """Return what the topology of a new group comes to: it is refused if it cannot be."""
+        return await done(self._steps(structure))
 
     def _is_due(self, group: StreamsGroup) -> bool:
         if group.configured is None:
@@ -66,7 +69,7 @@ class TaskResolver:
             group.resolving = False
             if not self._beside.there(group):
                 return
-            group.resolved_changes, now = work.result.changes, self._now()
+            now = self._now()
             group.refresh_again_at = now + _SHARE * (now - started)
             if self.take(group, work.result):
                 group.epoch += 1
@@ -76,6 +79,7 @@ class TaskResolver:
     def take(self, group: StreamsGroup, look: TopologyLook) -> bool:
         """Take a look; return whether the group begins its next epoch because of it."""
         others = look.topics != group.topology
+        group.resolved_changes = look.changes
         group.topology = look.topics
         return group.take_configured(look.configured) or others
 
@@ -98,8 +102,11 @@ class TaskResolver:
     # -- targets
 
     def assign_if_due(self, group: StreamsGroup) -> None:
-        """Make a target for a group's epoch, now or soon, if it may have one."""
-        if group.may_assign():
+        """Make a target for a group's epoch, now or soon, if it may have one.
+
+        A new coordinator has first to look at the topics: without them all tasks would be taken.
+        """
+        if group.configured is not None and group.may_assign():
             self._beside.assign(group, self._made(group))
 
     def _made(self, group: StreamsGroup) -> Steps[AssignmentResult]:
@@ -107,7 +114,8 @@ class TaskResolver:
         epoch, replicas = group.epoch, max(0, group.replicas)
         found, structure = group.configured, group.structure
         wishes = {one.id: TaskMember(one.process, one.target) for one in group.members.values()}
-        if found is None or structure is None or not found.ready or found.tasks is None:
+        assert found is not None
+        if structure is None or not found.ready or found.tasks is None:
             return AssignmentResult(epoch, STICKY, dict.fromkeys(wishes, frozenset()), {})
         sizes = [
             SubtopologySize(tasks, bool(one.changelogs))

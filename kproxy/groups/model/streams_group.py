@@ -17,7 +17,7 @@ from kproxy.groups.model.revoking_group import RevokingGroup
 from kproxy.groups.model.revoking_member import Progress
 from kproxy.groups.model.streams_member import StreamsMember, TaskHolders
 from kproxy.groups.model.topology import ACTIVE, Topology, of_row, task_key
-from kproxy.loop.steps import Steps, at_once
+from kproxy.loop.steps import Steps
 from kproxy.virtual.rows.groups import TOPOLOGY_ROW, Change, GroupRow, Row
 
 STREAMS_PROTOCOL = "streams"
@@ -143,15 +143,15 @@ class StreamsGroup(RevokingGroup[StreamsMember]):
         if not self.members:
             self.shutdown_by = None
 
-    def set_process(self, member: StreamsMember, process: str) -> None:
+    def set_process(self, member: StreamsMember, process: str) -> Steps[None]:
         """Set the process that a member runs in: what it has is that process's."""
         held = member.assigned | member.revoking
         there = self.members.get(member.id) is member
         if there:
-            at_once(self.holders.count(member, held, -1))
+            yield from self.holders.count(member, held, -1)
         member.process = process
         if there:
-            at_once(self.holders.count(member, held, 1))
+            yield from self.holders.count(member, held, 1)
 
     def _session_s(self, member: StreamsMember) -> float:
         return self._coordinator.settings_of(self.id).streams_session_timeout_ms / 1000

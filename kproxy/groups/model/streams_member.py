@@ -30,6 +30,13 @@ class StreamsMember(RevokingMember):
         self.epochs: dict[PartitionKey, int] = {}
         """The epochs at which it was given the active tasks that it has, or has to give up."""
 
+    @property
+    def weight(self) -> int:
+        endpoint = len(self.endpoint[0]) if self.endpoint is not None else 0
+        tags = sum(len(key) + len(value) for key, value in self.tags.items())
+        epochs = _EPOCH.size * (len(self.assigned) + len(self.revoking))
+        return super().weight + epochs + len(self.process) + endpoint + tags
+
     def _held(self) -> Iterator[PartitionKey]:
         """Yield its tasks, in the order in which its row has them."""
         return chain(self.assigned, self.revoking)

@@ -19,6 +19,7 @@ ACTIVE, STANDBY, WARMUP = ROLES = range(3)
 _SUBTOPOLOGIES_MAX = 1000
 _TOPICS_MAX = 10_000
 _TOPOLOGY_BYTES_MAX = 1 << 20  # characters of names and settings
+_OWN_SETTINGS = "kproxy."
 
 
 @lru_cache(3 * _SUBTOPOLOGIES_MAX)
@@ -110,29 +111,42 @@ def _topics(given: list[Any]) -> tuple[InternalTopic, ...]:
 
 
 def of_request(given: Any) -> Steps[Topology]:
-    """Return the topology that a heartbeat has. Raise KafkaError."""
+    """Return the topology that a heartbeat has. Raise KafkaError.
+
+    The first member describes the internal topics, and any that may create topics makes them.
+    Therefore they have none of kproxy's own settings, which act with their author's rights.
+    """
     found: dict[str, Subtopology] = {}
     if len(given.subtopologies) > _SUBTOPOLOGIES_MAX:
         raise _refused(f"It has more than {_SUBTOPOLOGIES_MAX} subtopologies.")
     if given.epoch < 0:
         raise _refused("Topology epoch must be non-negative.")
-    topics = size = 0
+    topics = places = size = 0
     for one in given.subtopologies:
         if one.subtopology_id in found:
             raise _refused(f"It has subtopology {one.subtopology_id} twice.")
         names = (*one.source_topics, *one.repartition_sink_topics)
         internal = (*one.state_changelog_topics, *one.repartition_source_topics)
         topics += len(names) + len(internal)
-        size += len(one.subtopology_id) + sum(map(len, names))
         if topics > _TOPICS_MAX:
             raise _refused(f"It has more than {_TOPICS_MAX} topics.")
+        places += sum(
+            1 + len(group.source_topics) + len(group.repartition_source_topics)
+            for group in one.copartition_groups
+        )
+        if places > _TOPICS_MAX:
+            raise _refused(f"Its copartition groups have more than {_TOPICS_MAX} topics.")
+        size += len(one.subtopology_id) + sum(map(len, names))
         for number, topic in enumerate(internal, 1):
             size += len(topic.name) + sum(len(c.key) + len(c.value) for c in topic.topic_configs)
+            if any(config.key.startswith(_OWN_SETTINGS) for config in topic.topic_configs):
+                raise _refused(f"Internal topic {topic.name} must not have kproxy's own settings.")
             if number % EVERY == 0:
                 yield
+        made = found[one.subtopology_id] = _asked(one)
+        size += sum(len(name) for group in made.copartitions for name in group)
         if size > _TOPOLOGY_BYTES_MAX:
             raise _refused(f"Its names and settings have over {_TOPOLOGY_BYTES_MAX} characters.")
-        found[one.subtopology_id] = _asked(one)
         yield
     return Topology(given.epoch, tuple(found[name] for name in sorted(found)))
 

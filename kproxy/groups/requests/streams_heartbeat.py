@@ -5,6 +5,7 @@ topology does not change, warm-up tasks are not given, and there are no static m
 """
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from anyio import CancelScope
@@ -17,11 +18,12 @@ from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.streams_member import StreamsMember
 from kproxy.groups.model.topology import ROLES, Topology, task_key
 from kproxy.groups.requests import assigned_heartbeat as common
-from kproxy.loop.steps import Steps, done, spent
+from kproxy.loop.steps import EVERY, Spending, Steps, done, spent
 from kproxy.virtual.types import PartitionKey
 
 STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
 STATIC_LEAVE_EPOCH = -2
+_TAGS_MAX = 10_000  # Kafka Streams' own tags have 250 at most
 
 OwnedTasks = list[tuple[int, str, tuple[int, ...]]]
 """Role, id of the subtopology, and partitions of tasks."""
@@ -111,8 +113,14 @@ def check(body: Any, rebalance_ms: int) -> None:
          "If one task-type is non-null, all must be non-null."),
         (not joins and body.topology is not None,
          "Topology can only be provided when (re-)joining."),
+        (_size(body.client_tags) > _TAGS_MAX,
+         f"ClientTags must not have more than {_TAGS_MAX} characters."),
     ]  # fmt: skip
     common.refuse_first(problems)
+
+
+def _size(tags: Any) -> int:
+    return sum(1 + len(tag.key) + len(tag.value) for tag in tags or ())
 
 
 async def heartbeat(
@@ -179,7 +187,8 @@ async def _stay(
     if asked.owned is not None:
         owned, strange = await done(_owned(structure, asked.owned))
     _check_epoch(group, member, asked, None if strange else owned)
-    look = coordinator.tasks.look(group, structure)
+    tasks = coordinator.tasks
+    look = await tasks.first_look(structure) if is_new else tasks.look(group, structure)
     found = group.configured if look is None else look.configured
     if found is not None and found.fault is not None:
         raise found.fault
@@ -188,22 +197,20 @@ async def _stay(
     # Nothing is changed till here.
     if is_new:
         group.set_structure(structure)
-    others = _update(group, member, asked) or fresh
+    others = await _update(group, member, asked) or fresh
     if look is not None:
-        others = coordinator.tasks.take(group, look) or others
-    elif group.configured is None:
-        group.validated = -1  # the look goes on beside
+        others = tasks.take(group, look) or others
     replicas = coordinator.settings_of(group.id).streams_num_standby_replicas
     if others or replicas != group.replicas:
         group.epoch += 1
         group.replicas = replicas
     if not group.members:
-        group.delay(lambda: coordinator.tasks.assign_soon(group))
+        group.delay(lambda: tasks.assign_soon(group))
     if fresh:
         group.put(member)
     group.renew_session(member)
     before = member.assigned
-    coordinator.tasks.assign_if_due(group)
+    tasks.assign_if_due(group)
     statuses = _delays(group)
     await done(group.reconcile(member, owned))
     if asked.shutdown:
@@ -254,16 +261,18 @@ def _structure(group: StreamsGroup, asked: StreamsHeartbeatRequest) -> Topology:
 
 def _owned(structure: Topology, given: OwnedTasks) -> Steps[tuple[PartitionSet, str | None]]:
     """Return the tasks that a member says it has, and a subtopology that there is not."""
-    numbers, strange = structure.numbers(), None
+    numbers, strange, spending = structure.numbers(), None, Spending()
     found: set[PartitionKey] = set()
     for role, name, partitions in given:
         number = numbers.get(name)
         if number is None:
             strange = name
         else:
-            key = task_key(role, number)
-            found.update((key, partition) for partition in partitions)
-        yield from spent(8 + len(partitions))
+            key, left = task_key(role, number), iter(partitions)
+            while piece := [(key, partition) for partition in islice(left, EVERY)]:
+                found.update(piece)
+                yield
+        yield from spending.add(8)
     return frozenset(found), strange
 
 
@@ -302,7 +311,9 @@ def _check_epoch(
         raise common.fenced(group, member, epoch)
 
 
-def _update(group: StreamsGroup, member: StreamsMember, asked: StreamsHeartbeatRequest) -> bool:
+async def _update(
+    group: StreamsGroup, member: StreamsMember, asked: StreamsHeartbeatRequest
+) -> bool:
     """Take over what the request says; return whether anything of it is new."""
     said: dict[str, Any] = {
         "client_id": asked.client_id, "host": asked.host, "rack": asked.rack,
@@ -312,7 +323,7 @@ def _update(group: StreamsGroup, member: StreamsMember, asked: StreamsHeartbeatR
     }  # fmt: skip
     changed = False
     if asked.process is not None and asked.process != member.process:
-        group.set_process(member, asked.process)
+        await done(group.set_process(member, asked.process))
         changed = True
     for name, value in said.items():
         if value is not None and value != getattr(member, name):

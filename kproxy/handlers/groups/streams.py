@@ -27,7 +27,7 @@ from kproxy.handlers.common.needs import StreamsNeeds
 from kproxy.handlers.common.permitted import forbidden, need_group, need_topics
 from kproxy.handlers.common.refusals import NO_ERROR, error_fields
 from kproxy.handlers.groups.streams_tasks import FIELDS, tasks_by_role
-from kproxy.loop.steps import Spending, Steps, done
+from kproxy.loop.steps import done
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.partitioner import name_fault
 from kproxy.worker.request import Request
@@ -66,9 +66,9 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
         answer |= await _endpoints(worker, request, result, group)
     answer["status"] = [{"status_code": one.code, "status_detail": one.detail} for one in statuses]
     if result.tasks is not None and group is not None and group.structure is not None:
+        await request.budget.step(_PART_BYTES * len(result.tasks))
         by_role = await done(tasks_by_role(group.structure, result.tasks))
         answer |= {field: by_role[role] for field, role in zip(FIELDS, ROLES, strict=True)}
-        await request.budget.step(_PART_BYTES * len(result.tasks))
     return answer
 
 
@@ -172,31 +172,32 @@ async def _endpoints(
     for member in list(group.members.values()):
         if member.endpoint is not None:
             lines = found if member.id != result.member_id else own
-            lines.append(await done(_endpoint(worker, group, member)))
-            await request.budget.step(_PART_BYTES * (8 + len(member.assigned)))
+            lines.append(await _endpoint(worker, request, group, member))
     answer: dict[str, Any] = {"endpoint_information_epoch": epoch}
     return answer | {"partitions_by_user_endpoint": found + own}
 
 
-def _endpoint(
-    worker: StreamsNeeds, group: StreamsGroup, member: StreamsMember
-) -> Steps[dict[str, Any]]:
-    assert member.endpoint is not None
+async def _endpoint(
+    worker: StreamsNeeds, request: Request, group: StreamsGroup, member: StreamsMember
+) -> dict[str, Any]:
+    endpoint = member.endpoint
+    assert endpoint is not None
+    await request.budget.step(_PART_BYTES * 8)
     active: list[dict[str, Any]] = []
     standby: list[dict[str, Any]] = []
     if group.structure is not None and group.status is None:
-        by_role = yield from tasks_by_role(group.structure, member.assigned)
+        by_role = await done(tasks_by_role(group.structure, member.assigned))
         numbers = group.structure.numbers()
-        spending = Spending()
         for lines, role in ((active, 0), (standby, 1)):
             for one in by_role[role]:
                 part = group.structure.subtopologies[numbers[one["subtopology_id"]]]
                 for topic in dict.fromkeys(part.inputs()):
                     queue = worker.catalogue.find(topic)
                     count = queue.partitions if queue is not None else 0
-                    lines.append({"topic": topic, "partitions": one["partitions"][:count]})
-                    yield from spending.add(4 + len(one["partitions"]))
-    host, port = member.endpoint
+                    partitions = one["partitions"][:count]
+                    await request.budget.step(_PART_BYTES * (8 + len(partitions)))
+                    lines.append({"topic": topic, "partitions": partitions})
+    host, port = endpoint
     return {
         "user_endpoint": {"host": host, "port": port},
         "active_partitions": active,

@@ -7,8 +7,12 @@ import anyio.lowlevel
 import pytest
 
 from kproxy.common.errors import Code
-from kproxy.groups.model.streams_group import StreamsState
+from kproxy.groups.model.streams_group import StreamsGroup, StreamsState
+from kproxy.groups.model.streams_member import StreamsMember
+from kproxy.loop import steps
+from kproxy.loop.steps import at_once
 from kproxy.virtual.rows import groups as group_rows
+from kproxy.virtual.rows.groups import Change
 from kproxy.virtual.rows.kinds import RowKind
 from tests.groups.streams_groups.threads import Stage, Thread, internal, part, settle, topology
 
@@ -223,3 +227,62 @@ async def test_more_tasks_than_a_group_may_have_are_said_and_not_assigned() -> N
     one = Thread(stage, "one", topology(part("0", "q"), part("1", "p")))
     assert await one.beat() == {}
     assert one.statuses == [2]
+
+
+async def test_a_refused_heartbeat_takes_nothing_from_the_next_one() -> None:
+    stage = Stage("q")
+    one = Thread(stage, "one", COUNTS)
+    await one.beat()
+    stage.create("r", 4)
+    await one.beat()
+    stage.create("c", 4)
+    assert await one.beat(owned=[(0, "0", (99,))]) == Code.INVALID_REQUEST
+    assert await one.beat() == {"active 0": [0, 1, 2, 3], "active 1": [0, 1, 2, 3]}
+
+
+LARGE = topology(*(part(f"{number:03}", f"q{number}") for number in range(300)))
+
+
+def large() -> Stage:
+    """Return a stage whose topology takes longer to look at than a heartbeat may."""
+    return Stage(*(f"q{number}" for number in range(300)), partitions=1)
+
+
+async def test_a_large_topology_that_cannot_be_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "AT_ONCE", 1)
+    stage = large()
+    never = topology(part("0", "q0", repartitions=(internal("r"),)))
+    assert await Thread(stage, "one", never).beat() == Code.STREAMS_INVALID_TOPOLOGY
+    assert stage.coordinator.groups == {}
+
+
+async def test_a_new_coordinator_takes_no_tasks_while_it_looks_at_a_large_topology(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "AT_ONCE", 1)
+    stage = large()
+    one, two = Thread(stage, "one", LARGE), Thread(stage, "two", LARGE)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stage.coordinator.subscriptions.run)
+        await one.beat()
+        await anyio.wait_all_tasks_blocked()
+        assert len(await one.beat()) == 300
+        tasks.cancel_scope.cancel()
+    epoch = stage.group().epoch
+    stage.take_over()
+    await one.beat()
+    assert stage.group().epoch == epoch
+    await two.beat()  # the topics are not looked at yet
+    assert len(await one.beat()) == 300
+
+
+async def test_names_and_tags_of_members_count_as_bytes_to_log() -> None:
+    group = StreamsGroup("g", Stage().coordinator)
+    for number in range(200):
+        member = StreamsMember(str(number))
+        member.client_id = member.process = "x" * 30_000
+        group.put(member)
+    group.was_logged(Change({}, 0, {}))
+    assert 1 < len(at_once(group.change()).rows) < 200

@@ -129,9 +129,19 @@ def _asked(count: int = 1, topics: int = 1, name: str = "q") -> Any:
     ])  # fmt: skip
 
 
+def _copartitioned(groups: int, topics: int) -> Any:
+    """Return a topology whose copartition groups name the same topics again and again."""
+    given = _asked(topics=topics, name="x" * 200)
+    group = _Given(source_topics=tuple(range(topics)), repartition_source_topics=())
+    given.subtopologies[0].copartition_groups = [group] * groups
+    return given
+
+
 @pytest.mark.parametrize(
-    "given", [_asked(1001), _asked(topics=10_001), _asked(topics=10_000, name="x" * 105)]
-)
+    "given",
+    [_asked(1001), _asked(topics=10_001), _asked(topics=10_000, name="x" * 105),
+     _copartitioned(10_001, 1), _copartitioned(90, 100)],
+)  # fmt: skip
 def test_topologies_that_are_too_large_are_refused(given: Any) -> None:
     with pytest.raises(KafkaError) as refused:
         at_once(of_request(given))
@@ -145,6 +155,15 @@ def test_copartition_groups_name_topics_by_place() -> None:
         given.subtopologies[0].copartition_groups = (group,)
         with pytest.raises(KafkaError):
             at_once(of_request(given))
+
+
+def test_internal_topics_have_none_of_the_settings_that_act_with_their_authors_rights() -> None:
+    given = _asked()
+    setting = _Given(key="kproxy.route.keep", value="true")
+    one = _Given(name="c", partitions=0, replication_factor=0, topic_configs=[setting])
+    given.subtopologies[0].state_changelog_topics = [one]
+    with pytest.raises(KafkaError, match="must not have kproxy's own settings"):
+        at_once(of_request(given))
 
 
 # -- the assignor
