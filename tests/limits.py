@@ -186,6 +186,9 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
+        groups.assigning.configured_topology.TASKS_MAX
+        handlers.common.creations._PARTITIONS_AT_ONCE handlers.common.creations._CREATED_AT_ONCE
         handlers.shares.offsets._AT_ONCE
         handlers.produce.inspection._BLAMED_MAX handlers.common.by_time._ROWS_AT_ONCE
         handlers.topics.metadata._QUEUES_AT_ONCE handlers.topics.metadata._CREATED_AT_ONCE

@@ -41,7 +41,7 @@ LONG = (
     r"frameworks/test_connect.py.*\[embedded",
     r"frameworks/test_connect_exactly_once.py.*\[kafka",
     r"frameworks/test_mirror_maker.py.*\[embedded",
-    r"frameworks/test_streams.py.*(\[embedded|restored)",
+    r"frameworks/test_streams.py.*(\[embedded|restored|classic)",
     # Spark: its source and sink on Kafka; the README's tour runs each job once.
     r"spark/test_(delays|routes|security).py",
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
@@ -49,6 +49,8 @@ LONG = (
     r"spark/test_(spark|transactions).py.*\[embedded",
     # One way of slicing serves all requests that list topics.
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",
+    # A coordinator's rules, which do not depend on where its log is.
+    r"kafka/groups/test_streams_groups_like_kafka.py::test_(?!internal).*\[kafka",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )

@@ -1,8 +1,7 @@
 """The settings of a group: all of Kafka 4.3's (`GroupConfig`), some of 4.4's, and kproxy's own.
 
 The worker has a default for each setting that a group does not set (`config_of_groups`). Checks and
-their texts follow Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are
-kept and shown.
+their texts follow Kafka's.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,22 +41,6 @@ _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
 _SHOWN_MAX = 1000  # characters of them, in an error: it is cut off at 2,000
 
-_STREAMS: Mapping[str, int] = {
-    "group.streams.session.timeout.ms": 45_000,
-    "group.streams.min.session.timeout.ms": 45_000,
-    "group.streams.max.session.timeout.ms": 60_000,
-    "group.streams.heartbeat.interval.ms": 5000,
-    "group.streams.min.heartbeat.interval.ms": 5000,
-    "group.streams.max.heartbeat.interval.ms": 15_000,
-    "group.streams.assignment.interval.ms": 1000,
-    "group.streams.min.assignment.interval.ms": 0,
-    "group.streams.max.assignment.interval.ms": 15_000,
-    "group.streams.num.standby.replicas": 0,
-    "group.streams.max.standby.replicas": 2,
-    "group.streams.initial.rebalance.delay.ms": 3000,
-}
-
-
 # -- the settings
 
 
@@ -66,7 +49,6 @@ def _number(name: str, least: int | None, documentation: str, field: str = "") -
     return Setting(name, INT, "", read, documentation, f"group.{name}", field=field, value=int)
 
 
-_KEPT = " Kept, and without effect: kproxy does not serve such groups."
 _ORDERED = (
     _number("consumer.heartbeat.interval.ms", 1,
             "Time between heartbeats of a consumer group's members; milliseconds.",
@@ -94,13 +76,21 @@ _ORDERED = (
     _number("share.assignment.interval.ms", 0,
             "The least time between two assignments of a share group; milliseconds.",
             "assignment_interval_ms"),
-    _number("streams.heartbeat.interval.ms", 1, "Time between heartbeats; milliseconds." + _KEPT),
-    _number("streams.session.timeout.ms", 1, "Session of a member; milliseconds." + _KEPT),
-    _number("streams.num.standby.replicas", 0, "Standby replicas of each task." + _KEPT),
+    _number("streams.heartbeat.interval.ms", 1,
+            "Time between heartbeats of a streams group's members; milliseconds.",
+            "streams_heartbeat_interval_ms"),
+    _number("streams.session.timeout.ms", 1,
+            "Silence after which a member of a streams group is gone; milliseconds.",
+            "streams_session_timeout_ms"),
+    _number("streams.num.standby.replicas", 0,
+            "Standby tasks of a streams group for each task that has state.",
+            "streams_num_standby_replicas"),
     _number("streams.assignment.interval.ms", 0,
-            "The least time between two assignments; milliseconds." + _KEPT),
+            "The least time between two assignments of a streams group; milliseconds.",
+            "streams_assignment_interval_ms"),
     _number("streams.initial.rebalance.delay.ms", 0,
-            "Wait for more members before the first assignment; milliseconds." + _KEPT),
+            "Wait for more members before the first assignment of a streams group; milliseconds.",
+            "streams_initial_rebalance_delay_ms"),
     Setting("share.auto.offset.reset", STRING, "latest", offset_reset,
             "Where a share group begins in a partition: earliest, latest, or by_duration: and how"
             " long before now, as in by_duration:PT1H.",
@@ -160,6 +150,11 @@ class GroupSettings:
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     record_locks_max: int = 2000
+    streams_session_timeout_ms: int = 45_000
+    streams_heartbeat_interval_ms: int = 5000
+    streams_num_standby_replicas: int = 0
+    streams_assignment_interval_ms: int = 1000
+    streams_initial_rebalance_delay_ms: int = 3000
     auto_offset_reset: AutoOffsetReset = FROM_LATEST
     read_committed: bool = False
     renew_enabled: bool = True
@@ -182,7 +177,7 @@ class GroupRules:
 
     def __init__(self, broker_values: Mapping[str, int]) -> None:
         """Set up; `broker_values`: by the names of Kafka's broker settings."""
-        self._values = {**_STREAMS, **broker_values}
+        self._values = broker_values
         self.of_row: Callable[[bytes], GroupSettings] = lru_cache(_PARSED_MAX)(self._of_row)
         """The settings of a group, from its row: each is parsed once."""
         self.defaults = self._settings({})

@@ -48,7 +48,8 @@ class AssignedMember:
     def weight(self) -> int:
         """The bytes of its row, about."""
         parts = len(self.assigned) + len(self.target)
-        return PART_BYTES * parts + _NAME_BYTES * len(self.topics)
+        texts = len(self.client_id) + len(self.rack or "") + len(self.regex)
+        return PART_BYTES * parts + _NAME_BYTES * len(self.topics) + texts
 
     def row(self) -> Steps[Row]:
         target = assigned = yield from pack_parts(self.assigned)
