@@ -54,9 +54,9 @@ class Staging:
             _log.info("backup_staged", segments=len(log))
             yield {"path": str(self._staged.absolute()), "log": log}
         finally:
-            self._busy = False
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(sweep, self._directory)
+            self._busy = False
 
     async def _stage(self) -> dict[str, int]:
         shard, source = self._shard, self._directory / backups.SHARD

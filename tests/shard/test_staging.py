@@ -1,12 +1,15 @@
 """The files of a backup belong together, whatever RocksDB does meanwhile."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import CannotStart
 from kproxy.config.server import load
@@ -104,3 +107,32 @@ async def test_one_backup_at_a_time(tmp_path: Path, shard: Shard) -> None:
         assert (tmp_path / "backup-staging").exists()
     async with one.staged():
         pass
+
+
+async def test_no_backup_begins_while_the_stage_of_another_is_removed(
+    tmp_path: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: the removal took files of the next one, which might have been taken for whole."""
+    one, staged, removed = staged_by(tmp_path, shard), anyio.Event(), threading.Event()
+
+    def sweep(directory: Path) -> None:
+        if staged.is_set():
+            removed.wait(20)
+        real(directory)
+
+    async def first() -> None:
+        async with one.staged():
+            staged.set()
+
+    real = staging.sweep
+    monkeypatch.setattr(staging, "sweep", sweep)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await staged.wait()
+        await checkpoint()
+        try:
+            with pytest.raises(CannotStart, match="under way"):
+                async with one.staged():
+                    pass
+        finally:
+            removed.set()
