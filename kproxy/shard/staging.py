@@ -77,7 +77,7 @@ class Staging:
     async def _link_rows(self, source: Path, target: Path) -> None:
         """Link the rows' tables while RocksDB goes on.
 
-        They belong together if they open. Who asked sees that: it would hold the loop here.
+        They belong together if they open. The command opens them: that would hold the loop here.
         """
         for _ in range(_TRIES):
             tables = self._shard.kv.tables()
