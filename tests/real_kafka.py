@@ -1,13 +1,25 @@
-"""A real Kafka 4.3.1, one node: to compare with, and to hold the data of workers."""
+"""A real Kafka 4.3.1, one node: to compare with, and to hold the data of workers.
+
+`tests/kafka_cluster.py` makes several of them one cluster.
+"""
 
 import os
 import subprocess
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.harness import KAFKA_LIBS, free_port, need, need_program
 from tests.jvm import SHORT_LIVED_JAVA, archived, missing_archive
 from tests.running.cpu import note_start
+
+
+class Member(NamedTuple):
+    """A node's place in a cluster: which node, where the controllers are, and the cluster's id."""
+
+    node: int
+    controllers: dict[int, int]  # port by node
+    cluster: str
 
 
 class RunningKafka:
@@ -24,11 +36,12 @@ class RunningKafka:
 
 
 class Kafka(RunningKafka):
-    """A single-node KRaft Kafka in a directory of its own."""
+    """A KRaft Kafka in a directory of its own, alone or as one node of a cluster."""
 
     def __init__(
-        self, directory: Path, *java: str, advertise: int | None = None, more: str = ""
-    ) -> None:
+        self, directory: Path, *java: str, advertise: int | None = None, more: str = "",
+        member: Member | None = None,
+    ) -> None:  # fmt: skip
         """Take `java`: its options; without any a small heap, as many run beside each other.
 
         `advertise`: the port that clients are told, of a proxy between. `more`: settings that hold
@@ -36,14 +49,16 @@ class Kafka(RunningKafka):
         """
         need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
         super().__init__(free_port())
-        controller = free_port()
+        member = member or Member(1, {1: free_port()}, uuid.uuid4().hex[:22])
+        controller = member.controllers[member.node]
+        voters = ",".join(f"{node}@127.0.0.1:{at}" for node, at in member.controllers.items())
         self._log = (directory / "kafka.out").open("w")
         properties = directory / "server.properties"
         properties.write_text(
             f"""
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={member.node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{advertise or self.port}
 controller.listener.names=CONTROLLER
@@ -71,19 +86,19 @@ group.share.min.record.lock.duration.ms=1000
             need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(KAFKA_LIBS),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
-        cluster = uuid.uuid4().hex[:22]
         before = os.times()
         subprocess.run(
-            [*self._base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
+            [*self._base, "kafka.tools.StorageTool", "format", "-t", member.cluster, "-c",
              str(properties)],
             check=True, stdout=self._log, stderr=self._log,
         )  # fmt: skip
         after = os.times()
         self._format_s = sum(after[2:4]) - sum(before[2:4])
         self._properties = properties
-        with missing_archive(KAFKA_LIBS) as archive:
-            if archive is not None:
-                self._make(archive)
+        if len(member.controllers) == 1:  # one of several is not ready by itself
+            with missing_archive(KAFKA_LIBS) as archive:
+                if archive is not None:
+                    self._make(archive)
         self.start()
 
     def start(self) -> None:

@@ -143,8 +143,7 @@ class Publisher:
         try:
             writer = await self._fenced()
         except (NotPublished, KafkaError) as error:
-            _log.warning("rows_not_published", shard=self._shard.shard, reason=str(error))
-            self._published_at = self._monotonic()
+            await self._refused(error)
             return
         state = self._shard.state
         await self._look_ahead(list(state.unpublished or ()))
@@ -191,22 +190,24 @@ class Publisher:
     async def _fenced(self) -> RowsWriter:
         """Return a writer that fences all others, with all that they published behind us."""
         if self._writer is None:
-            writer = await to_thread.run_sync(
+            self._writer = await to_thread.run_sync(
                 RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
             )
-            await stoppable(writer.fence)
-            self._writer = writer
+            await stoppable(self._writer.fence)
             await self._shard.log.catch_up()
         return self._writer
 
-    async def _refused(self, error: NotPublished) -> None:
-        """Keep the rows for the next time; where another worker fenced us, with a new writer."""
+    async def _refused(self, error: NotPublished | KafkaError) -> None:
+        """Keep the rows for the next time, with a new writer.
+
+        A commit that was given up goes on in librdkafka, and whatever comes next is refused.
+        """
+        fenced = isinstance(error, NotPublished) and error.fenced
         _log.warning(
-            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
+            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=fenced
         )
         self._published_at = self._monotonic()
-        if error.fenced:
-            await self._close()
+        await self._close()
 
     async def _trim(self, trim_to: int) -> None:
         """Give back the log below `trim_to`: nothing there is live, and the rows are published."""
