@@ -18,10 +18,10 @@ from tests.real_kafka import Kafka, Member, RunningKafka
 
 NODES = 3
 LAG_MS = 4000
-"""After so long without a fetch a replica is out of sync."""
+"""A replica that fetches nothing for so long is out of sync."""
 SESSION_MS = 6000
-"""After so long without a heartbeat a broker leads nothing any more. Kafka's own: 9000."""
-READY_S = 120
+"""A broker without a heartbeat for so long leads nothing any more. Kafka's own: 9000."""
+READY_S = 300
 _SETTINGS = f"""
 default.replication.factor=3
 min.insync.replicas=2
@@ -62,7 +62,7 @@ class KafkaCluster(RunningKafka):
 
     def wait_ready(self) -> "KafkaCluster":
         for node in self.nodes.values():
-            node.wait_ready()
+            _again(node.wait_ready, READY_S)
         eventually(lambda: len(self._metadata().brokers) == NODES, READY_S, 0.2)
         return self
 
@@ -156,7 +156,7 @@ class KafkaCluster(RunningKafka):
         return all(part.leader == part.replicas[0] for part in parts.values())
 
     def _elect(self, kind: ElectionType, parts: list[TopicPartition] | None) -> None:
-        self.admin.elect_leaders(kind, parts, request_timeout=20).result(30)
+        self.admin.elect_leaders(kind, parts).result(30)
 
     # -- an unclean election
 

@@ -89,9 +89,7 @@ class Plain(Client):
         super().start()
 
     def work(self) -> None:
-        for one in self._group.consume(500, 0.2):
-            if one.error() is None:
-                self._group.store_offsets(one)
+        self._group.consume(500, 0.2)
         with suppress(KafkaException):  # refused, or its fate is not known: once more next time
             taken = self._group.commit(asynchronous=False) or []
             for part in taken:
@@ -184,7 +182,7 @@ class Shared(Client):
             errors_deadletterqueue_topic_name=self._work.dead_letters,
             errors_deadletterqueue_copy_record_enable="true",
         )  # fmt: skip
-        self._work.start("librdkafka", 3)
+        self._work.start("librdkafka", 2)
 
     def work(self) -> None:
         self._work.revive()
@@ -337,7 +335,7 @@ class Stalls:
 
 
 def everything(
-    servers: Servers, directory: Path, rng: random.Random, per_second: int = 300
+    servers: Servers, directory: Path, rng: random.Random, per_second: int = 120
 ) -> list[Client]:
     """Return a client of each kind."""
     makers: list[Callable[[], Client]] = [

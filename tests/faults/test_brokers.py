@@ -68,7 +68,7 @@ def test_brokers_fail_under_load(cluster: KafkaCluster, tmp_path: Path) -> None:
     print(f"KAFKA_FAULTS={FAULTS} KAFKA_FAULTS_SEED={SEED}")  # noqa: T201
     rng = random.Random(SEED)
     workers = Workers(cluster, tmp_path / "workers", *FLAGS, count=2, shards=SHARDS)
-    with workers.running(120):
+    with workers.running(240):
         cluster.wait_in_sync()
         clients = everything(OnKafka(workers), tmp_path, rng)
         left: list[tuple[str, Callable[[], object]]] = []
