@@ -12,8 +12,8 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ResourceType
 
 from tests.clients.calls import alter
-from tests.harness import eventually, free_port, stand_still
-from tests.jvm import SHORT_LIVED_JAVA
+from tests.harness import KAFKA_LIBS, eventually, free_port, stand_still
+from tests.jvm import SHORT_LIVED_JAVA, archive_of
 from tests.real_kafka import Kafka, Member, RunningKafka
 
 NODES = 3
@@ -43,16 +43,18 @@ class KafkaCluster(RunningKafka):
     """Three nodes with replication factor 3, of which two have to be in sync."""
 
     def __init__(self, directory: Path, more: str = "") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        _make_archive(directory)
         first = free_port(NODES)
         controllers = {node: first + node - 1 for node in range(1, NODES + 1)}
         cluster = uuid.uuid4().hex[:22]
         self.nodes: dict[int, Kafka] = {}
-        for node in controllers:
-            place = directory / f"node-{node}"
-            place.mkdir(parents=True)
-            self.nodes[node] = Kafka(
-                place, *_HEAP, more=_SETTINGS + more, member=Member(node, controllers, cluster)
-            )
+        places = {node: directory / f"node-{node}" for node in controllers}
+        for node, place in places.items():
+            place.mkdir()
+            formatted = places[1] if self.nodes else None
+            member = Member(node, controllers, cluster, formatted)
+            self.nodes[node] = Kafka(place, *_HEAP, more=_SETTINGS + more, member=member)
         super().__init__(self.nodes[1].port)
         self._admin: AdminClient | None = None
 
@@ -191,6 +193,14 @@ class KafkaCluster(RunningKafka):
         eventually(lambda: self.leader(topic, partition) == -1, 30, 0.1)
         _again(lambda: self._elect(ElectionType.UNCLEAN, [part]))
         return int(eventually(lambda: max(0, self.leader(topic, partition)), 30, 0.1))
+
+
+def _make_archive(directory: Path) -> None:
+    """Make the archive of Kafka's classes, where nobody has: a node alone does."""
+    if not archive_of(KAFKA_LIBS).exists():
+        alone = directory / "alone"
+        alone.mkdir()
+        Kafka(alone).stop()
 
 
 def _again(call: Callable[[], Any], seconds: float = 30) -> Any:

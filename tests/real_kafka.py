@@ -4,6 +4,8 @@
 """
 
 import os
+import secrets
+import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -20,6 +22,8 @@ class Member(NamedTuple):
     node: int
     controllers: dict[int, int]  # port by node
     cluster: str
+    formatted: Path | None = None
+    """The directory of another member, which has the cluster's first records."""
 
 
 class RunningKafka:
@@ -86,20 +90,26 @@ group.share.min.record.lock.duration.ms=1000
             need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(KAFKA_LIBS),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
         ]  # fmt: skip
-        before = os.times()
-        subprocess.run(
-            [*self._base, "kafka.tools.StorageTool", "format", "-t", member.cluster, "-c",
-             str(properties)],
-            check=True, stdout=self._log, stderr=self._log,
-        )  # fmt: skip
-        after = os.times()
-        self._format_s = sum(after[2:4]) - sum(before[2:4])
-        self._properties = properties
+        self._properties, self._format_s = properties, 0.0
+        if member.formatted is None:
+            self._format(member.cluster)
+        else:
+            _copy(member.formatted / "logs", directory / "logs", member.node)
         if len(member.controllers) == 1:  # one of several is not ready by itself
             with missing_archive(KAFKA_LIBS) as archive:
                 if archive is not None:
                     self._make(archive)
         self.start()
+
+    def _format(self, cluster: str) -> None:
+        before = os.times()
+        subprocess.run(
+            [*self._base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
+             str(self._properties)],
+            check=True, stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+        after = os.times()
+        self._format_s = sum(after[2:4]) - sum(before[2:4])
 
     def start(self) -> None:
         """Start the broker, or start it again on what it had."""
@@ -134,3 +144,14 @@ group.share.min.record.lock.duration.ms=1000
         self.process.kill()
         self.process.wait(30)
         self._log.close()
+
+
+def _copy(formatted: Path, directory: Path, node: int) -> None:
+    """Make a node's directory from another's, as `StorageTool` would."""
+    directory.mkdir()
+    for name in ("bootstrap.checkpoint", "meta.properties"):
+        shutil.copy(formatted / name, directory / name)
+    about = directory / "meta.properties"
+    own = {"node.id": str(node), "directory.id": secrets.token_urlsafe(16)}
+    lines = [line.partition("=") for line in about.read_text().splitlines()]
+    about.write_text("".join(f"{name}{is_}{own.get(name, value)}\n" for name, is_, value in lines))

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 import anyio
 from anyio import to_thread
 
+from kproxy.common.errors import Code, KafkaError
 from kproxy.shard.shard import Shard, identity
 from kproxy.store.frames import Frame
 from kproxy.store.segments import Segments
 from kproxy.upstream.link import DataLink, LogListenerBase
 from kproxy.upstream.log_reader import Records
-from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope, Kind
+
+_NOWHERE = 1 << 62
 
 
 class _OneRecord(LogListenerBase):
@@ -55,6 +58,18 @@ async def is_prefix(shard: Shard, link: DataLink) -> bool:
     return there is not None and identity(there) == here.last_envelope
 
 
+async def probe(link: DataLink, index: int, mark: Envelope) -> int:
+    """Append a mark to a log, and return where it landed: the log's true end was there.
+
+    A broker that stood still, and does not know that another one leads now, answers questions
+    with an end of old. Raises KafkaError where no leader takes it.
+    """
+    (outcome,) = await link.land(index, [mark]).wait()
+    if outcome.code:
+        raise KafkaError(outcome.code, "the cluster does not say where a log ends")
+    return outcome.number
+
+
 async def lost_part(shard: Shard, link: DataLink, at: int | None) -> tuple[int, int] | None:
     """Return the log offsets, from and to before, at which the log lacks what the copy has.
 
@@ -63,16 +78,22 @@ async def lost_part(shard: Shard, link: DataLink, at: int | None) -> tuple[int, 
     Raises KafkaError where the cluster does not say.
     """
     index, segments, through = shard.shard, shard.segments, shard.applied_through.next_offset
-    start, end = await link.start(index), await link.end(index)
-    first = max(start, min(segments.ids, default=0))
+    first = max(await link.start(index), min(segments.ids, default=0))
+    at = through - 1 if at is None else min(at, through - 1)
+    if at < first:
+        return None
+    end = await probe(link, index, unplaced_mark())
 
     async def lacks(log_offset: int) -> bool:
-        there = await _read(link, index, log_offset) if log_offset < end else None
+        if log_offset >= end:
+            return True
+        there = await _read(link, index, log_offset)
         here = await to_thread.run_sync(_here, segments, log_offset)
-        return there is None or here is None or identity(there) != identity(here)
+        if there is None:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not say what it has")
+        return here is None or identity(there) != identity(here)
 
-    at = through - 1 if at is None else min(at, through - 1)
-    if at < first or not await lacks(at):
+    if not await lacks(at):
         return None
     low, high = first, at
     while low < high:
@@ -91,6 +112,20 @@ async def lost_part(shard: Shard, link: DataLink, at: int | None) -> tuple[int, 
         else:
             high = middle
     return lost, low
+
+
+def mark(lost_from: int) -> Envelope:
+    """Return a record that the fold passes over: from this log offset on the log was lost."""
+    return Envelope(Kind.FOREIGN, number=lost_from)
+
+
+def unplaced_mark() -> Envelope:
+    return mark(_NOWHERE)
+
+
+def marked(envelope: Envelope) -> int:
+    """Return from which log offset on the log was lost, by a mark; of all else a very large one."""
+    return envelope.number if envelope.kind == Kind.FOREIGN and envelope.writer else _NOWHERE
 
 
 def _here(segments: Segments, log_offset: int) -> Envelope | None:

@@ -18,7 +18,7 @@ from itertools import islice
 
 import structlog
 
-from kproxy.cluster.log_prefix import frames_from
+from kproxy.cluster.log_prefix import frames_from, mark, probe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
@@ -27,6 +27,7 @@ from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.restore import Restored
 from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import HIDDEN, name_key
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
@@ -132,25 +133,13 @@ def say_records(index: int, records: Sequence[dict[str, object]], services: Shar
 async def fill(index: int, lost: LostEnd, services: ShardServices) -> None:
     """Put marks into the log up to where it ended. Raises KafkaError: to be done again."""
     link = services.link
-    while True:
-        missing = max(1, lost.end - await link.end(index))
-        marks = [mark(lost) for _ in range(min(missing, _AT_ONCE))]
-        await _durable(link.land(index, marks))
-        if missing <= _AT_ONCE:
-            break
+    through = await probe(link, index, mark(lost.start))
+    while (missing := lost.end - 1 - through) > 0:
+        marks = [mark(lost.start) for _ in range(min(missing, _AT_ONCE))]
+        through = (await _durable(link.land(index, marks)))[-1].number
     restored = Restored(services.clock.now_ms()).envelope()
     if services.level.admits([restored]):
         await _durable(link.land(index, [restored]))
-
-
-def mark(lost: LostEnd) -> Envelope:
-    """Return a record that takes the place of one that is lost."""
-    return Envelope(Kind.FOREIGN, number=lost.start)
-
-
-def marked(envelope: Envelope, otherwise: int) -> int:
-    """Return from which log offset on the log was lost, where this is such a mark."""
-    return envelope.number if envelope.kind == Kind.FOREIGN and envelope.writer else otherwise
 
 
 async def make_up(shard: Shard, lost: LostEnd) -> None:
@@ -172,8 +161,10 @@ def _gaps(state: State, lost: LostEnd) -> Iterator[Envelope]:
             missing -= offsets
 
 
-async def _durable(ticket: Ticket) -> None:
+async def _durable(ticket: Ticket) -> list[Outcome]:
     """Wait for envelopes to be in the log. Raises KafkaError where that is not known."""
-    for outcome in await ticket.wait():
+    outcomes = await ticket.wait()
+    for outcome in outcomes:
         if outcome.code in (Code.REQUEST_TIMED_OUT, Code.NOT_LEADER_OR_FOLLOWER):
             raise KafkaError(outcome.code, "the cluster did not take what makes up for a loss")
+    return outcomes

@@ -29,6 +29,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import lost_end
+from kproxy.cluster.log_prefix import marked
 from kproxy.cluster.lost_end import LostEnd
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
@@ -148,7 +149,7 @@ class _Below(LogListenerBase):
             else:
                 self._reindex.apply(log_offset, envelope, place)
             if envelope.kind == Kind.FOREIGN:
-                self.marked = min(self.marked, lost_end.marked(envelope, self.marked))
+                self.marked = min(self.marked, marked(envelope))
         self._shard.kv.write(self._shard.state.drain())
         self.next_offset, self._last = self.next_offset + len(batch), batch[-1]
 

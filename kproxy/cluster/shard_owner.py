@@ -33,7 +33,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kproxy.cluster import lost_end
-from kproxy.cluster.log_prefix import is_prefix, lost_part
+from kproxy.cluster.log_prefix import is_prefix, lost_part, probe, unplaced_mark
 from kproxy.cluster.lost_end import LostEnd
 from kproxy.cluster.publisher import Publisher, admitted
 from kproxy.cluster.rebuild import LogFilled, LogTooShort, NotRebuilt, rebuild, wipe
@@ -159,7 +159,8 @@ class ShardOwner:
             try:
                 if self._changed is None and await is_prefix(shard, self._services.link):
                     return shard
-                await self._note_lost(shard)
+                if await self._note_lost(shard):
+                    return shard
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await to_thread.run_sync(shard.close)
@@ -174,23 +175,28 @@ class ShardOwner:
             except LogTooShort as error:
                 await self._note_too_short(error)
 
-    async def _note_lost(self, shard: Shard) -> None:
+    async def _note_lost(self, shard: Shard) -> bool:
         """Say what the log has lost of a local copy, and fill it: the copy may be discarded then.
 
-        Raises KafkaError, NotRebuilt.
+        Return whether the copy is a prefix after all. Raises KafkaError, NotRebuilt.
         """
-        at = None if self._changed is None else self._changed.at
-        part = await lost_part(shard, self._services.link, at)
-        if part is None:
-            return
-        lost, records = await to_thread.run_sync(lost_end.look, shard, *part)
-        await self._note(lost, records)
+        changed, link = self._changed, self._services.link
+        part = await lost_part(shard, link, None if changed is None else changed.at)
+        if part is not None:
+            lost, records = await to_thread.run_sync(lost_end.look, shard, *part)
+            await self._note(lost, records)
+        elif changed is not None and changed.at is not None and await is_prefix(shard, link):
+            self._changed = None
+            return True
+        return False
 
     async def _note_too_short(self, error: LogTooShort) -> None:
         """Do so where there is no copy: the published rows know of more than the log has."""
-        await anyio.sleep(_AGAIN_S)
-        if await self._services.link.end(self._index) < error.as_of:
-            await self._note(LostEnd(error.end, error.as_of), [])
+        end = await probe(self._services.link, self._index, unplaced_mark())
+        if end < error.as_of:
+            await self._note(LostEnd(min(end, error.end), error.as_of), [])
+        else:
+            await anyio.sleep(_AGAIN_S)
 
     async def _note(self, lost: LostEnd, records: list[dict[str, object]]) -> None:
         if lost.end - lost.start > lost_end.LOST_MAX:

@@ -11,8 +11,8 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.cluster import lost_end, publisher, rebuild, shard_owner
-from kproxy.cluster.lost_end import LostEnd
+from kproxy.cluster import publisher, rebuild, shard_owner
+from kproxy.cluster.log_prefix import mark
 from kproxy.common.errors import Code
 from kproxy.log import truncation
 from kproxy.metadata.catalogue import QueueIds
@@ -176,6 +176,37 @@ async def test_a_leader_that_has_all_changes_nothing(life: Life) -> None:
     assert await put(shard, key, b"1") == [1]
 
 
+@pytest.mark.parametrize("asked_again", [False, True])
+async def test_a_leader_of_old_that_does_not_know_the_end_is_not_believed(
+    life: Life, monkeypatch: pytest.MonkeyPatch, asked_again: bool
+) -> None:
+    """It stood still meanwhile, and answers before it has heard that another one leads."""
+    shard = await served(life)
+    key = await made(shard)
+    await put(shard, key, b"0", b"1", b"2")
+    await publish(life)
+    log: Any = shard.log
+    true_end = life.link.end
+
+    async def of_old(partition: int) -> int:
+        return int(await true_end(partition)) - 2
+
+    with structlog.testing.capture_logs() as said:
+        if asked_again:
+            monkeypatch.setattr(life.link, "end", of_old)
+        for _ in range(3):
+            log.saw_end(log.next_offset - 2, log.next_offset)
+        with anyio.fail_after(20):
+            while not of(said, "shard_log_changed"):
+                await anyio.sleep(0.001)
+        await anyio.sleep(0.2)
+        monkeypatch.setattr(life.link, "end", true_end)
+        again = await served(life, shard)
+    assert not of(said, "log_lost")
+    assert spans(again, key) == [(0, 0), (1, 1), (2, 2)]
+    assert await put(again, key, b"3") == [3]
+
+
 async def test_commands_of_other_shards_are_appended_again(life: Life) -> None:
     """FAULT: a transaction's end was lost with the log, and nobody told it once more: readers of
     committed records stood still for ever."""
@@ -216,15 +247,15 @@ async def test_a_worker_that_died_after_it_had_filled_the_log(life: Life) -> Non
     shard = await served(life)
     key = await made(shard)
     await put(shard, key, *(b"%d" % n for n in range(10)))
-    as_of = await publish(life)
+    await publish(life)
     await life.crash()
     life.world.lose("w0")
     end = lose(life.world, 4)
-    mark = lost_end.mark(LostEnd(end, as_of))
-    mark.writer = OTHER
+    filled = mark(end)
+    filled.writer = OTHER
     life.world.land(0, Envelope(Kind.APPEND, *key, body=batch(b"between"), writer=OTHER))
     for _ in range(5):
-        life.world.land(0, mark)
+        life.world.land(0, filled)
     async with second_life(life) as other:
         again = await served(other)
         assert spans(again, key) == [*((n, n) for n in range(6)), (6, 9)]

@@ -19,7 +19,7 @@ from tests.clients.shares.members import configure
 from tests.clients.shares.notes import problems as share_problems
 from tests.clients.shares.test_dead_letters import ENABLED
 from tests.clients.transactions import exactly_once
-from tests.clients.transactions.calls import settle
+from tests.clients.transactions.calls import settle, transactional
 from tests.faults import sharing, test_delays, test_routes
 from tests.faults.servers import Servers
 from tests.harness import eventually
@@ -136,15 +136,18 @@ class Transactions(Client):
         super().__init__()
         directory.mkdir()
         self._work = exactly_once.Work(address, "copy", 4)
-        self._filled = 0
+        self._producer = transactional(address, "copy-fill")
+        self._ended = 0
         for slot in ("one", "two"):
             self._work.start(slot, "librdkafka", directory, 50, 50)
 
     def work(self) -> None:
         self._work.revive()
-        self._work.fill(100)
-        self._filled += 1
-        time.sleep(0.5)
+        self._work.fill(20, self._producer, self._note)
+        time.sleep(0.2)
+
+    def _note(self) -> None:
+        self._ended += 1
 
     def end(self) -> None:
         super().end()
@@ -157,7 +160,7 @@ class Transactions(Client):
             self._work.stop()
 
     def done(self) -> dict[str, int]:
-        return {"commit a transaction": self._filled}
+        return {"end a transaction": self._ended}
 
     def problems(self) -> list[str]:
         settle(self._work.address, self._work.targets, SETTLED_S)
@@ -300,7 +303,8 @@ class Stalls:
 
     def __init__(self, clients: list[Client]) -> None:
         self._clients = clients
-        self.longest: dict[str, tuple[float, str]] = {}
+        self.longest: dict[str, dict[str, float]] = {}
+        """By kind of fault and what stood still."""
         self._kind = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -328,10 +332,9 @@ class Stalls:
                     if counts.get(what) != count:
                         counts[what], since[what] = count, now
                     elif self._kind:
-                        stalled = now - since[what], what
-                        self.longest[self._kind] = max(
-                            stalled, self.longest.get(self._kind, (0.0, ""))
-                        )
+                        longest = self.longest.setdefault(self._kind, {})
+                        verb = what.partition(" plain-")[0]
+                        longest[verb] = max(round(now - since[what], 1), longest.get(verb, 0.0))
 
 
 def everything(

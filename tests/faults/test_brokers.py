@@ -56,6 +56,7 @@ def faults(
     every: list[tuple[str, Callable[[], object]]] = [
         ("a leader killed", lambda: cluster.kill_and_start(leader(), rng.uniform(0, for_long))),
         ("a leader stands still", lambda: cluster.pause(leader(), for_long)),
+        ("a leader hangs", lambda: cluster.pause(leader(), 2 * STALL_S)),
         ("a node stands still", lambda: cluster.pause(any_node(), LAG_MS / 1000 + 1)),
         ("all rolled", cluster.roll),
     ]
@@ -74,7 +75,7 @@ def test_brokers_fail_under_load(cluster: KafkaCluster, tmp_path: Path) -> None:
         left: list[tuple[str, Callable[[], object]]] = []
         with working(clients) as stalls:
             for _ in range(FAULTS):
-                stalls.of("")
+                stalls.of("calm")
                 time.sleep(CALM_S)
                 left = left or faults(cluster, f"{workers.prefix}-data", rng)
                 kind, fault = left.pop()
@@ -82,13 +83,12 @@ def test_brokers_fail_under_load(cluster: KafkaCluster, tmp_path: Path) -> None:
                 began = time.monotonic()
                 fault()
                 time.sleep(CALM_S)
-                print(f"{kind}: {time.monotonic() - began:.0f} s", stalls.longest.get(kind))  # noqa: T201
+                print(f"{kind}: {time.monotonic() - began:.0f} s", stalls.longest[kind])  # noqa: T201
                 failed = {one.name: one.error for one in clients if one.error is not None}
                 assert not failed
             stalls.of("")
         said = {one.name: one.problems() for one in clients}
         for worker in workers.workers:
             print(sorted({event["event"] for event in worker.events}))  # noqa: T201
-    print(stalls.longest)  # noqa: T201
     assert not any(said.values()), said
-    assert max(stalls.longest.values()) < (STALL_S,), stalls.longest
+    assert max(max(found.values()) for found in stalls.longest.values()) < STALL_S, stalls.longest

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from kproxy.loop.callbacks import nothing
 from tests.clients.calls import WAIT_S, create
 from tests.clients.transactions.calls import (
     COMMITTED,
@@ -102,12 +103,14 @@ class Work:
         self._born: dict[str, float] = {}
         self.ended = self.killed = 0
 
-    def fill(self, records: int) -> None:
-        """Write records in transactions over all queues.
+    def fill(
+        self, records: int, producer: Producer | None = None, done: Callable[[], None] = nothing
+    ) -> None:
+        """Write records in transactions over all queues, and call `done` after each.
 
         Each fifth is aborted and written again.
         """
-        producer = transactional(self.address, f"{self.prefix}-fill")
+        producer = producer or transactional(self.address, f"{self.prefix}-fill")
         for number, first in enumerate(range(self._written, self._written + records, AT_ONCE)):
             some = []
             for value in range(first, min(first + AT_ONCE, self._written + records)):
@@ -116,8 +119,10 @@ class Work:
                 self.wanted[self.targets[index]].append(b"%d" % value)
             if number % 5 == 0:
                 abort(producer, [(queue, b"aborted in " + value) for queue, value in some])
+                done()
             last = commit(producer, some)
             self._last |= {queue: offset + 1 for queue, offset in last.items()}
+            done()
         self._written += records
 
     def start(self, slot: str, client: str, classes: Path, count: int, pause_ms: int) -> None:
