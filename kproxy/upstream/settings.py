@@ -23,6 +23,14 @@ _OURS = frozenset(
 )  # fmt: skip
 
 
+_SILENT_MS = 10_000
+"""A broker that says nothing for so long is given up, and its partitions' leaders are looked for.
+
+By then the cluster has elected others (`broker.session.timeout.ms` is 9 s). librdkafka's own limit
+is a minute. What a broker does wait for, replicas, ends within that session, too.
+"""
+
+
 class BadKafkaConfig(CannotStart):
     """The file of client settings is not sound; the message is one line for a person."""
 
@@ -86,6 +94,7 @@ class Upstream:
             "log_level": 0,  # errors that matter come through `error_cb`
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 30_000,
+            "socket.timeout.ms": _SILENT_MS,
             **self.client,
             "bootstrap.servers": self.servers,
             "error_cb": self.connectivity.on_error,

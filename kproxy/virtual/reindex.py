@@ -15,6 +15,7 @@ from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
+from kproxy.virtual.commands.transactions import Marker
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.folds.carried import DELAYS, carried
 from kproxy.virtual.folds.delays import file_at, remove_waiting
@@ -80,8 +81,11 @@ class Reindex:
 
         They were published before the log lost its end, and this came then.
         """
+        value = b""
+        if envelope.kind == Kind.MARKER:
+            value = b"\xff" * ((len(Marker.decode(envelope).partitions) + 7) // 8)
         if envelope.kind in (*_COPIES, *_CARRYING, Kind.COMPACT, Kind.MARKER):
-            self._state.put(rows.no_effect_key(log_offset), b"")
+            self._state.put(rows.no_effect_key(log_offset), value)
 
     def _delayed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         if envelope.kind == Kind.DUE:
@@ -96,8 +100,6 @@ class Reindex:
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
-        if void == b"":
-            return
         found = carried(self._state, log_offset, envelope, location)
         for number, (key, batch, place) in enumerate(found):
             if void is None or not void[number >> 3] & 1 << (number & 7):
