@@ -35,6 +35,7 @@ broker.heartbeat.interval.ms=500
 replica.lag.time.max.ms={LAG_MS}
 auto.leader.rebalance.enable=false
 num.replica.fetchers=1
+replication.quota.window.size.seconds=20
 """
 _HEAP = ("-Xmx256m", *SHORT_LIVED_JAVA)
 
@@ -166,26 +167,40 @@ class KafkaCluster(RunningKafka):
     def followers_held_up(self, topic: str, partition: int) -> Iterator[int]:
         """Let only the leader of a partition have what comes, and acknowledge it; yields the node.
 
-        Replication is throttled to a byte a second until the end of the block.
+        The others are killed one after another, and throttled from their starts to the end of the
+        block: Kafka throttles none that is in sync. What they get first is one small fetch.
         """
         leader = self.leader(topic, partition)
+        others = sorted(self.nodes.keys() - {leader})
         rates = {"follower.replication.throttled.rate": "1"}
+        throttled = ",".join(f"{partition}:{node}" for node in others)
         alter(self.address, topic, min_insync_replicas=1,
-              follower_replication_throttled_replicas="*")  # fmt: skip
-        for node in self.nodes:
+              follower_replication_throttled_replicas=throttled)  # fmt: skip
+        for node in others:
             self._alter_broker(node, rates)
         try:
-            eventually(lambda: self.in_sync(topic, partition) == [leader], 60, 0.1)
+            for node in others:
+                self.nodes[node].kill()
+                eventually(lambda node=node: node not in self.in_sync(topic, partition), 60)  # type: ignore[misc]
+                self.nodes[node].start()
+                _again(self.nodes[node].wait_ready, READY_S)
+            eventually(lambda: len(self._metadata().brokers) == NODES, 60, 0.1)
+            assert self.in_sync(topic, partition) == [leader]
             yield leader
         finally:
-            for node in self.nodes:
+            for node in others:
                 self._alter_broker(node, dict.fromkeys(rates))
-            alter(self.address, topic, min_insync_replicas=2,
-                  follower_replication_throttled_replicas=None)  # fmt: skip
+            _again(
+                lambda: alter(
+                    self.address, topic, min_insync_replicas=2,
+                    follower_replication_throttled_replicas=None,
+                )
+            )  # fmt: skip
 
     def _alter_broker(self, node: int, settings: dict[str, Any]) -> None:
         named = {name.replace(".", "_"): value for name, value in settings.items()}
-        _again(lambda: alter(self.address, str(node), ResourceType.BROKER, **named))
+        if self.nodes[node].process.poll() is None:
+            _again(lambda: alter(self.address, str(node), ResourceType.BROKER, **named))
 
     def elect_unclean(self, topic: str, partition: int) -> int:
         """Let a replica lead that lacks what was acknowledged; return which."""

@@ -24,6 +24,7 @@ from tests.workers import Workers
 ROUNDS = int(os.environ.get("KAFKA_UNCLEAN", "2"))
 SHARDS = 3
 QUEUES = [f"queue-{number}" for number in range(9)]
+FETCH_BYTES = 2000
 HELD_UP_S = 4
 """The seconds of work that no follower of the partition has."""
 
@@ -149,7 +150,7 @@ def problems(
 
 @pytest.mark.parametrize("publish_ms", ["600000", "1000"], ids=["rows before", "rows behind"])
 def test_an_unclean_election(tmp_path: Path, publish_ms: str) -> None:
-    cluster = KafkaCluster(tmp_path / "kafka")
+    cluster = KafkaCluster(tmp_path / "kafka", more=f"replica.fetch.max.bytes={FETCH_BYTES}")
     try:
         cluster.wait_ready()
         workers = Workers(
