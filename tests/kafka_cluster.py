@@ -36,6 +36,7 @@ replica.lag.time.max.ms={LAG_MS}
 auto.leader.rebalance.enable=false
 num.replica.fetchers=1
 replication.quota.window.size.seconds=20
+initial.broker.registration.timeout.ms=300000
 """
 _HEAP = ("-Xmx256m", *SHORT_LIVED_JAVA)
 
