@@ -169,7 +169,7 @@ class KafkaCluster(RunningKafka):
         """Let only the leader of a partition have what comes, and acknowledge it; yields the node.
 
         The others are killed one after another, and throttled from their starts to the end of the
-        block: Kafka throttles none that is in sync. What they get first is one small fetch.
+        block: Kafka throttles none that is in sync. They get one small fetch at first.
         """
         leader = self.leader(topic, partition)
         others = sorted(self.nodes.keys() - {leader})

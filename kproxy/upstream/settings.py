@@ -27,7 +27,7 @@ _SILENT_MS = 10_000
 """A broker that says nothing for so long is given up, and its partitions' leaders are looked for.
 
 By then the cluster has elected others (`broker.session.timeout.ms` is 9 s). librdkafka's own limit
-is a minute. What a broker does wait for, replicas, ends within that session, too.
+is a minute. A wait for replicas ends within that session, too.
 """
 
 

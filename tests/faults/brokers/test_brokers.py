@@ -1,6 +1,6 @@
 """A Kafka of three nodes that are killed, stopped, rolled and moved under two workers at work.
 
-    KAFKA_FAULTS=40 KAFKA_FAULTS_SEED=7 python -m pytest tests/faults/test_brokers.py -m long
+    KAFKA_FAULTS=40 KAFKA_FAULTS_SEED=7 pytest -m long tests/faults/brokers/test_brokers.py
 
 Nothing that was acknowledged may be lost, doubled, moved or out of order, no committed offset goes
 back, no aborted record is seen, and no client stands still for longer than 15 s.
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.shares.members import FLAGS as AT_ONCE
-from tests.faults.cluster_work import everything, working
+from tests.faults.brokers.clients import everything, working
 from tests.faults.servers import OnKafka
 from tests.kafka_cluster import LAG_MS, SESSION_MS, KafkaCluster
 from tests.workers import Workers

@@ -304,7 +304,7 @@ class Stalls:
     def __init__(self, clients: list[Client]) -> None:
         self._clients = clients
         self.longest: dict[str, dict[str, float]] = {}
-        """By kind of fault and what stood still."""
+        """The seconds by kind of fault, and by the work that stood still."""
         self._kind = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)

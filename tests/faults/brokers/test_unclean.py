@@ -1,7 +1,7 @@
 """A replica that lacks acknowledged records leads a data partition, under two workers at work.
 
-What Kafka has lost is reported, offset by offset, and nothing else is wrong: each other record is
-at the offset that it was acknowledged with, once and in order, and a consumer that follows sees it.
+kproxy reports the offsets that Kafka has lost, and nothing else is wrong: each other record is at
+the offset that it was acknowledged with, once and in order, and a consumer that follows sees it.
 """
 
 import os
