@@ -7,8 +7,10 @@ the offset that it was acknowledged with, once and in order, and a consumer that
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +134,12 @@ def problems(
     for queue in QUEUES:
         there, said, mine = dict(found[queue]), lost[queue], work.acknowledged[queue]
         values = [value for _, value in found[queue]]
-        if values != sorted(set(values)):
-            yield f"{queue}: doubled, or out of order"
+        if doubled := [value for value, times in Counter(values).items() if times > 1]:
+            yield f"{queue}: doubled {doubled[:5]}"
+        known = [value for offset, value in found[queue] if mine.get(offset) == value]
+        if known != sorted(known):
+            late = [two for one, two in pairwise(known) if two < one]
+            yield f"{queue}: out of order {late[:5]}"
         if not set(values) <= set(work.sent[queue]):
             yield f"{queue}: never sent"
         for offset, value in mine.items():
