@@ -189,8 +189,6 @@ class KafkaCluster(RunningKafka):
             assert self.in_sync(topic, partition) == [leader]
             yield leader
         finally:
-            for node in others:
-                self._alter_broker(node, dict.fromkeys(rates))
             _again(
                 lambda: alter(
                     self.address, topic, min_insync_replicas=2,
@@ -225,7 +223,7 @@ def _again(call: Callable[[], Any], seconds: float = 30) -> Any:
     while True:
         try:
             return call()
-        except KafkaException:
+        except (KafkaException, TimeoutError):
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)

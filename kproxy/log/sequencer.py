@@ -108,7 +108,13 @@ class Sequencer:
     def _take_landed(self) -> list[Applied]:
         taken = []
         while (counter := self._landed.pop(self.next_offset, None)) is not None:
-            taken.append(Applied(self.next_offset, self._sent.pop(counter), counter))
+            envelope = self._sent.pop(counter, None)
+            if envelope is None:
+                raise LogChanged(
+                    f"an envelope that landed at {self.next_offset} lies elsewhere, too:"
+                    " the log was truncated"
+                )
+            taken.append(Applied(self.next_offset, envelope, counter))
             self.next_offset += 1
         return taken
 

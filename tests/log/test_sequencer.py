@@ -87,3 +87,16 @@ def test_an_offset_that_holds_something_else_than_reported_is_noticed() -> None:
     log._landed = {0: 0}  # as after a truncation between the report and the reading
     with pytest.raises(LogChanged, match="another envelope"):
         log.read(0, envelope(writer=OTHER))
+
+
+def test_an_envelope_that_lies_twice_in_the_log_is_noticed() -> None:
+    """FAULT: a KeyError; what was read with it was dropped, and taken for applied.
+
+    A new leader that lacks the first of it takes it once more, behind its report.
+    """
+    log = Sequencer(ME, 0)
+    log.sent(mine := envelope())
+    assert log.reported(0, 2) == []
+    assert log.read(0, mine) == [(0, mine, 0)]
+    with pytest.raises(LogChanged, match="elsewhere"):
+        log.read(1, envelope(writer=OTHER))
