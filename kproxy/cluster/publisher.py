@@ -143,7 +143,8 @@ class Publisher:
         try:
             writer = await self._fenced()
         except (NotPublished, KafkaError) as error:
-            await self._refused(error)
+            _log.warning("rows_not_published", shard=self._shard.shard, reason=str(error))
+            self._published_at = self._monotonic()
             return
         state = self._shard.state
         await self._look_ahead(list(state.unpublished or ()))
@@ -190,24 +191,27 @@ class Publisher:
     async def _fenced(self) -> RowsWriter:
         """Return a writer that fences all others, with all that they published behind us."""
         if self._writer is None:
-            self._writer = await to_thread.run_sync(
+            writer = await to_thread.run_sync(
                 RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
             )
-            await stoppable(self._writer.fence)
-            await self._shard.log.catch_up()
+            try:
+                await stoppable(writer.fence)
+                await self._shard.log.catch_up()
+            except BaseException:  # its end waits for its threads, too
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(writer.close)
+                raise
+            self._writer = writer
         return self._writer
 
-    async def _refused(self, error: NotPublished | KafkaError) -> None:
-        """Keep the rows for the next time, with a new writer.
-
-        A commit that was given up goes on in librdkafka, and whatever comes next is refused.
-        """
-        fenced = isinstance(error, NotPublished) and error.fenced
+    async def _refused(self, error: NotPublished) -> None:
+        """Keep the rows for the next time: with a new writer, where this one is of no use."""
         _log.warning(
-            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=fenced
+            "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
         )
         self._published_at = self._monotonic()
-        await self._close()
+        if error.spent:
+            await self._close()
 
     async def _trim(self, trim_to: int) -> None:
         """Give back the log below `trim_to`: nothing there is live, and the rows are published."""

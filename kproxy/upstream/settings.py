@@ -21,13 +21,11 @@ _OURS = frozenset(
         "enable.partition.eof", "session.timeout.ms", "heartbeat.interval.ms", "linger.ms",
     )
 )  # fmt: skip
+_ANSWER_MS = 10_000
+"""The wait for an answer, after which librdkafka connects anew, and asks again.
 
-
-_SILENT_MS = 10_000
-"""A broker that says nothing for so long is given up, and its partitions' leaders are looked for.
-
-By then the cluster has elected others (`broker.session.timeout.ms` is 9 s). librdkafka's own limit
-is a minute. A wait for replicas ends within that session, too.
+A connection that the network has forgotten answers nothing, for ever, and says nothing of it: by
+librdkafka's own 60 s neither would a worker.
 """
 
 
@@ -93,8 +91,9 @@ class Upstream:
         return {
             "log_level": 0,  # errors that matter come through `error_cb`
             "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": _ANSWER_MS,
+            "socket.connection.setup.timeout.ms": _ANSWER_MS,
             "topic.metadata.refresh.interval.ms": 30_000,
-            "socket.timeout.ms": _SILENT_MS,
             **self.client,
             "bootstrap.servers": self.servers,
             "error_cb": self.connectivity.on_error,

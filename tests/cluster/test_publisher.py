@@ -61,61 +61,77 @@ async def test_marks_of_many_published_rows_go_some_at_a_time(
         assert shard.state.unpublished == set(marked) == {changed}
 
 
-class _Cluster:
-    """Producers of rows as librdkafka's are: a commit that takes too long goes on behind."""
+class _Librdkafka:
+    """A producer of a cluster that is away; a call that was too late bars all others but itself."""
 
-    def __init__(self) -> None:
-        self.slow = True
-        self.made = self.committed = 0
+    away = False
+    made: list["_Librdkafka"]
 
-    def __call__(self, settings: dict[str, Any]) -> Any:
-        self.made += 1
-        return _Transactional(self)
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.made.append(self)
+        self.under_way = ""
+        self.committed = self.purged = 0
 
-
-class _Transactional:
-    def __init__(self, cluster: _Cluster) -> None:
-        self._cluster = cluster
-        self._given_up = False
+    def _call(self, name: str) -> None:
+        if self.under_way not in ("", name):
+            raise KafkaException(UpstreamError(UpstreamError._CONFLICT))
+        self.under_way = name if self.away else ""
+        if self.away:
+            raise KafkaException(UpstreamError(UpstreamError._TIMED_OUT))
 
     def init_transactions(self, seconds: float) -> None:
-        pass
+        self._call("init")
 
     def begin_transaction(self) -> None:
-        if self._given_up:
+        if self.under_way:
             raise KafkaException(UpstreamError(UpstreamError._CONFLICT))
 
-    abort_transaction = init_transactions
-    produce = purge = lambda self, *_, **__: None
-
     def commit_transaction(self, seconds: float) -> None:
-        if self._cluster.slow:
-            self._given_up = True
-            raise KafkaException(UpstreamError(UpstreamError._TIMED_OUT))
-        self._cluster.committed += 1
+        self._call("commit")
+        self.committed += 1
+
+    def abort_transaction(self, seconds: float) -> None:
+        self._call("abort")
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def purge(self) -> None:
+        self.purged += 1
 
 
-async def test_rows_are_published_after_a_commit_that_was_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[_Librdkafka]:
+    """Return the producers that are made; no call is waited for."""
+    made = _Librdkafka.made = list[_Librdkafka]()
+    monkeypatch.setattr(rows_writer, "Producer", _Librdkafka)
+    monkeypatch.setattr(rows_writer, "_TIMEOUT_S", -1.0)
+    return made
+
+
+@pytest.mark.parametrize("at", ["commit", "fence"])
+async def test_rows_are_published_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producers: list[_Librdkafka], at: str
 ) -> None:
-    """FAULT: the writer was kept, and librdkafka refused all that came after, for ever."""
+    """FAULT: a commit that was too late was never published, nor anything of the shard after it."""
     nobody: Any = None
-    cluster = _Cluster()
-    monkeypatch.setattr(rows_writer, "Producer", cluster)
-    monkeypatch.setattr(rows_writer, "_TIMEOUT_S", 0.0)
 
-    async def nothing_to_read() -> None:
+    async def caught_up() -> None:
         pass
 
     async with running(tmp_path, sync="never") as shard:
         shard.state.unpublished = set()
-        await create(shard, QUEUES[0], 1)
-        monkeypatch.setattr(shard.log, "catch_up", nothing_to_read, raising=False)
+        await create(shard, QUEUES[0], 2)
+        monkeypatch.setattr(shard.log, "catch_up", caught_up, raising=False)
         one = publisher.Publisher(shard, UPSTREAM, nobody, Config(bootstrap_servers="host:1"))
         monkeypatch.setattr(one, "_trimmed_to", 1 << 60)
+        if at == "commit":
+            await one._fenced()
+        monkeypatch.setattr(_Librdkafka, "away", True)
         await one.publish()
         assert shard.state.unpublished
-        cluster.slow = False
+        monkeypatch.setattr(_Librdkafka, "away", False)
         await one.publish()
-        assert (cluster.made, cluster.committed) == (2, 1)
         assert not shard.state.unpublished
+    assert [producer.purged for producer in producers] == [1, 0]
+    assert producers[-1].committed == 1

@@ -16,17 +16,27 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from tests.clients.calls import WAIT_S, alter, consumer, create
 from tests.clients.shares.members import configure
-from tests.clients.shares.notes import problems as share_problems
 from tests.clients.shares.test_dead_letters import ENABLED
 from tests.clients.transactions import exactly_once
 from tests.clients.transactions.calls import settle, transactional
 from tests.faults import sharing, test_delays, test_routes
 from tests.faults.servers import Servers
 from tests.harness import eventually
+from tests.histories.checker import assert_sound, check
+from tests.histories.operations import Recorder
 from tests.on_kafka.load import Load
 
 SETTLED_S = 120
 _LOOK_S = 0.1
+
+
+def anomalies(history: Path) -> list[str]:
+    """Return what a history has that is not sound."""
+    try:
+        assert_sound(history)
+    except AssertionError as error:
+        return [str(error)[:4000]]
+    return []
 
 
 class Client(ABC):
@@ -135,7 +145,7 @@ class Transactions(Client):
     def __init__(self, address: str, directory: Path) -> None:
         super().__init__()
         directory.mkdir()
-        self._work = exactly_once.Work(address, "copy", 4)
+        self._work = exactly_once.Work(address, "copy", 4, directory / "history")
         self._producer = transactional(address, "copy-fill")
         self._ended = 0
         for slot in ("one", "two"):
@@ -164,8 +174,9 @@ class Transactions(Client):
 
     def problems(self) -> list[str]:
         settle(self._work.address, self._work.targets, SETTLED_S)
-        said = self._work.problems()
-        return [*said[:10], self._work.last_words()] if said else []
+        self._work.look_at_ends()
+        said = [*self._work.problems()[:10], *anomalies(self._work.histories)]
+        return [*said, self._work.last_words()] if said else []
 
 
 class Shared(Client):
@@ -185,6 +196,8 @@ class Shared(Client):
             errors_deadletterqueue_topic_name=self._work.dead_letters,
             errors_deadletterqueue_copy_record_enable="true",
         )  # fmt: skip
+        self._work.recorder.rules(limit=self.LIMIT, lock_ns=int(self.LOCK_S * 1e9))
+        self._work.recorder.invoke("disturb")  # shards may move until the end
         self._work.start("librdkafka", 2)
 
     def work(self) -> None:
@@ -203,17 +216,16 @@ class Shared(Client):
             self._work.close()
 
     def done(self) -> dict[str, int]:
-        return {"take and acknowledge": self._work.notes()}
+        return {"take and acknowledge": self._work.events()}
 
     def problems(self) -> list[str]:
-        history = self._work.history()
+        def is_sound() -> bool:
+            self._work.look_for_letters()
+            return not check(self._work.history()).counts
 
-        def found() -> list[str]:
-            return share_problems(history, self._work.written, self.LIMIT, self._work.letters())
-
-        with suppress(AssertionError):
-            eventually(lambda: not found(), 60, 1)
-        return found()[:10]
+        with suppress(AssertionError):  # dead letters are sent after their records are done with
+            eventually(is_sound, 60, 1)
+        return anomalies(self._work.histories)
 
 
 class Routed(Client):
@@ -222,19 +234,17 @@ class Routed(Client):
     name = "route"
     QUEUES = 40
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, directory: Path) -> None:
         super().__init__()
         self._address = address
         test_routes.make(address)
-        self._work = test_routes.Work(address, self.QUEUES)
-        self._sent = 0
+        self._work = test_routes.Work(address, self.QUEUES, directory / "history")
 
     def work(self) -> None:
         self._work.produce(100, 1.0)
-        self._sent += 100
 
     def done(self) -> dict[str, int]:
-        return {"put into an entrance": self._sent}
+        return {"put into an entrance": self._work.acknowledged}
 
     def problems(self) -> list[str]:
         self._work.finish(SETTLED_S)
@@ -248,11 +258,11 @@ class Routed(Client):
                     ),
                     SETTLED_S,
                 )
-        found = test_routes.contents(self._address, wanted)
+        found = test_routes.contents(self._address, wanted, recorder=self._work.recorder)
         said = test_routes.problems(self._work.wanted, found)
         if Counter(found[test_routes.FILTERED]) != self._work.red:
             said.append("the filter's queue has other records than it asked for")
-        return said[:10]
+        return [*said[:10], *anomalies(self._work.histories)]
 
 
 class Delayed(Client):
@@ -260,14 +270,17 @@ class Delayed(Client):
 
     name = "delay"
 
-    def __init__(self, address: str, rng: random.Random) -> None:
+    def __init__(self, address: str, directory: Path, rng: random.Random) -> None:
         super().__init__()
         self._address = address
         fixed = {"kproxy_delay_ms": test_delays.DELAY_MS}
         create(address, test_delays.FIXED, partitions=test_delays.PARTITIONS, **fixed)
         create(address, test_delays.HEADER, partitions=test_delays.PARTITIONS,
                kproxy_delay="header")  # fmt: skip
-        self._sender = test_delays.Sender(address, rng)
+        self._histories = directory / "history"
+        self._recorder = Recorder(self._histories / "test.jsonl", "test")
+        self._recorder.rules(whole=True, unordered=[test_delays.HEADER])
+        self._sender = test_delays.Sender(address, rng, self._recorder)
         self._sent = 0
 
     def work(self) -> None:
@@ -276,17 +289,17 @@ class Delayed(Client):
         time.sleep(0.5)
 
     def done(self) -> dict[str, int]:
-        return {"send for later": len(self._sender.acknowledged)}
+        return {"send for later": self._sender.acknowledged}
 
     def problems(self) -> list[str]:
         self._sender.flush()
         said = []
         for queue in (test_delays.FIXED, test_delays.HEADER):
             until = time.monotonic() + SETTLED_S
-            found = test_delays.there(self._address, queue)
+            found = test_delays.there(self._address, queue, self._recorder)
             while sum(map(len, found)) < self._sent and time.monotonic() < until:
                 time.sleep(1)
-                found = test_delays.there(self._address, queue)
+                found = test_delays.there(self._address, queue, self._recorder)
             values = Counter(one.value() or b"" for part in found for one in part)
             said += [f"{queue}: doubled {value!r}" for value, n in values.items() if n > 1]
             if values.total() != self._sent:
@@ -295,7 +308,7 @@ class Delayed(Client):
                 numbers = [int((one.value() or b"").split()[0]) for one in part]
                 if numbers != sorted(numbers):
                     said.append(f"{queue}: out of order")
-        return said[:10]
+        return [*said[:10], *anomalies(self._histories)]
 
 
 class Stalls:
@@ -345,8 +358,8 @@ def everything(
         lambda: Plain(servers.address, per_second),
         lambda: Transactions(servers.address, directory / "copy"),
         lambda: Shared(servers, directory / "share"),
-        lambda: Routed(servers.address),
-        lambda: Delayed(servers.address, rng),
+        lambda: Routed(servers.address, directory / "route"),
+        lambda: Delayed(servers.address, directory / "delay", rng),
     ]
     return [make() for make in makers]
 
