@@ -22,6 +22,7 @@ LAG_MS = 4000
 SESSION_MS = 6000
 """A broker without a heartbeat for so long leads nothing any more. Kafka's own: 9000."""
 READY_S = 300
+"""The most seconds of whatever the cluster takes its time for."""
 _SETTINGS = f"""
 default.replication.factor=3
 min.insync.replicas=2
@@ -66,7 +67,7 @@ class KafkaCluster(RunningKafka):
 
     def wait_ready(self) -> "KafkaCluster":
         for node in self.nodes.values():
-            _again(node.wait_ready, READY_S)
+            _again(node.wait_ready)
         eventually(lambda: len(self._metadata().brokers) == NODES, READY_S, 0.2)
         return self
 
@@ -123,7 +124,7 @@ class KafkaCluster(RunningKafka):
     def start(self, node: int) -> None:
         """Start a node that has ended, and wait until it and all others have all there is."""
         self.nodes[node].start()
-        _again(self.nodes[node].wait_ready, READY_S)
+        _again(self.nodes[node].wait_ready)
         self.wait_in_sync()
 
     def pause(self, node: int, seconds: float) -> None:
@@ -147,7 +148,7 @@ class KafkaCluster(RunningKafka):
         """Give partitions back to the replicas that are to lead them; return how many moved."""
         before = self._leaders(topic)
         self._elect(ElectionType.PREFERRED, None)
-        eventually(lambda: self._all_preferred(topic), 30, 0.1)
+        eventually(lambda: self._all_preferred(topic), READY_S, 0.1)
         after = self._leaders(topic)
         return sum(before[partition] != after[partition] for partition in before)
 
@@ -182,10 +183,10 @@ class KafkaCluster(RunningKafka):
         try:
             for node in others:
                 self.nodes[node].kill()
-                eventually(lambda node=node: node not in self.in_sync(topic, partition), 60)  # type: ignore[misc]
+                eventually(lambda node=node: node not in self.in_sync(topic, partition), READY_S)  # type: ignore[misc]
                 self.nodes[node].start()
-                _again(self.nodes[node].wait_ready, READY_S)
-            eventually(lambda: len(self._metadata().brokers) == NODES, 60, 0.1)
+                _again(self.nodes[node].wait_ready)
+            eventually(lambda: len(self._metadata().brokers) == NODES, READY_S, 0.1)
             assert self.in_sync(topic, partition) == [leader]
             yield leader
         finally:
@@ -204,9 +205,9 @@ class KafkaCluster(RunningKafka):
     def elect_unclean(self, topic: str, partition: int) -> int:
         """Let a replica lead that lacks what was acknowledged; return which."""
         part = TopicPartition(topic, partition)
-        eventually(lambda: self.leader(topic, partition) == -1, 30, 0.1)
+        eventually(lambda: self.leader(topic, partition) == -1, READY_S, 0.1)
         _again(lambda: self._elect(ElectionType.UNCLEAN, [part]))
-        return int(eventually(lambda: max(0, self.leader(topic, partition)), 30, 0.1))
+        return int(eventually(lambda: max(0, self.leader(topic, partition)), READY_S, 0.1))
 
 
 def _make_archive(directory: Path) -> None:
@@ -217,7 +218,7 @@ def _make_archive(directory: Path) -> None:
         Kafka(alone).stop()
 
 
-def _again(call: Callable[[], Any], seconds: float = 30) -> Any:
+def _again(call: Callable[[], Any], seconds: float = READY_S) -> Any:
     """Call until the cluster takes it."""
     end = time.monotonic() + seconds
     while True:

@@ -54,6 +54,8 @@ class LostEnd:
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     """The next offset that each partition gave out."""
     told: list[Envelope] = field(default_factory=list)
+    untold: int = 0
+    """The number of commands of others that are too many to be kept."""
     said: set[PartitionKey] = field(default_factory=set)
     """Partitions whose loss the operator knows of."""
 
@@ -67,8 +69,11 @@ def look(shard: Shard, start: int, end: int) -> tuple[LostEnd, list[dict[str, ob
         if log_offset >= end:
             break
         keys |= dict.fromkeys(key for key, *_ in carried(state, log_offset, envelope, location))
-        if envelope.kind in _TOLD and (room := room - len(envelope.body)) >= 0:
-            lost.told.append(envelope)
+        if envelope.kind in _TOLD:
+            if (room := room - len(envelope.body)) >= 0:
+                lost.told.append(envelope)
+            else:
+                lost.untold += 1
     said = []
     for key in keys:
         row = state.partition(key)
@@ -101,7 +106,7 @@ def say(
     services.counters.log_lost[str(index)] += lost.end - lost.start
     _log.error(
         "log_lost", topic=services.upstream.data, shard=index, first=lost.start, last=lost.end - 1,
-        partitions=len(records),
+        partitions=len(records), untold=lost.untold,
     )  # fmt: skip
     say_records(index, records, services)
 

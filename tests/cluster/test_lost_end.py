@@ -11,7 +11,7 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.cluster import publisher, rebuild, shard_owner
+from kproxy.cluster import lost_end, publisher, rebuild, shard_owner
 from kproxy.cluster.log_prefix import mark
 from kproxy.common.errors import Code
 from kproxy.log import truncation
@@ -207,9 +207,13 @@ async def test_a_leader_of_old_that_does_not_know_the_end_is_not_believed(
     assert await put(again, key, b"3") == [3]
 
 
-async def test_commands_of_other_shards_are_appended_again(life: Life) -> None:
+@pytest.mark.parametrize("room", [1 << 20, 0])
+async def test_commands_of_other_shards_are_appended_again_or_said(
+    life: Life, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
     """FAULT: a transaction's end was lost with the log, and nobody told it once more: readers of
-    committed records stood still for ever."""
+    committed records stood still for ever. Where it was too large, nobody said so."""
+    monkeypatch.setattr(lost_end, "_TOLD_BYTES_MAX", room)
     shard = await served(life)
     key = await made(shard)
     begin = Begin(PID, 0, 2, 5, tag_of("t"), [key], [], 0)
@@ -220,8 +224,12 @@ async def test_commands_of_other_shards_are_appended_again(life: Life) -> None:
     await shard.append([marker.envelope()]).wait()
     assert row(shard, key).first_open < 0
     lose(life.world, 1)
-    again = await served(life, shard)
-    assert row(again, key).first_open < 0
+    with structlog.testing.capture_logs() as said:
+        again = await served(life, shard)
+    (log_lost,) = of(said, "log_lost")
+    assert (log_lost["untold"], row(again, key).first_open < 0) == (
+        (0, True) if room else (1, False)
+    )
 
 
 async def test_without_a_copy_the_rows_say_what_is_lost(life: Life) -> None:

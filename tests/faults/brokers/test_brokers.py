@@ -17,7 +17,7 @@ import pytest
 from tests.clients.shares.members import FLAGS as AT_ONCE
 from tests.faults.brokers.clients import everything, working
 from tests.faults.servers import OnKafka
-from tests.kafka_cluster import LAG_MS, SESSION_MS, KafkaCluster
+from tests.kafka_cluster import LAG_MS, READY_S, SESSION_MS, KafkaCluster
 from tests.workers import Workers
 
 FAULTS = int(os.environ.get("KAFKA_FAULTS", "10"))
@@ -69,7 +69,7 @@ def test_brokers_fail_under_load(cluster: KafkaCluster, tmp_path: Path) -> None:
     print(f"KAFKA_FAULTS={FAULTS} KAFKA_FAULTS_SEED={SEED}")  # noqa: T201
     rng = random.Random(SEED)
     workers = Workers(cluster, tmp_path / "workers", *FLAGS, count=2, shards=SHARDS)
-    with workers.running(240):
+    with workers.running(READY_S):
         cluster.wait_in_sync()
         clients = everything(OnKafka(workers), tmp_path, rng)
         left: list[tuple[str, Callable[[], object]]] = []

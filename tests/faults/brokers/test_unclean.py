@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from kproxy.virtual.partitioner import shard_of
 from tests.clients.calls import consumer, create, producer
 from tests.harness import eventually
-from tests.kafka_cluster import KafkaCluster
+from tests.kafka_cluster import READY_S, KafkaCluster
 from tests.workers import Workers
 
 ROUNDS = int(os.environ.get("KAFKA_UNCLEAN", "2"))
@@ -57,7 +57,7 @@ class Work:
     def count(self, queue: str) -> int:
         return len(self.acknowledged[queue])
 
-    def wait_for_more(self, seconds: float = 60) -> None:
+    def wait_for_more(self, seconds: float = READY_S) -> None:
         """Wait until each queue has taken some more."""
         before = {queue: self.count(queue) for queue in QUEUES}
         eventually(lambda: all(self.count(q) > before[q] + 5 for q in QUEUES), seconds)
@@ -162,7 +162,7 @@ def test_an_unclean_election(tmp_path: Path, publish_ms: str) -> None:
         workers = Workers(
             cluster, tmp_path / "workers", "--publish-ms", publish_ms, count=2, shards=SHARDS
         )
-        with workers.running(240):
+        with workers.running(READY_S):
             cluster.wait_in_sync()
             with Work(workers.address) as work:
                 for number in range(ROUNDS):
@@ -191,8 +191,8 @@ def lose(cluster: KafkaCluster, workers: Workers, work: Work, shard: int) -> Non
         cluster.nodes[leader].kill()
         assert cluster.elect_unclean(topic, shard) != leader
     cluster.start(leader)
-    eventually(lambda: len(of_shard(workers, shard)) > served[0], 60)
-    workers.wait_served(60)
+    eventually(lambda: len(of_shard(workers, shard)) > served[0], READY_S)
+    workers.wait_served(READY_S)
 
 
 def of_shard(workers: Workers, shard: int) -> list[dict[str, Any]]:
