@@ -10,6 +10,8 @@ A local copy that had folded the lost part shows its content. The owner
    twice, so a consumer that has read them goes on behind them, and so does a route;
 5. appends again what other shards had told this one. They believe that it knows, and whatever they
    tell has no effect the second time.
+
+What the log took in the place of what is lost, before its owner knew, stays where it is.
 """
 
 from collections.abc import Iterator, Sequence
