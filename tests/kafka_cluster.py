@@ -170,24 +170,26 @@ class KafkaCluster(RunningKafka):
         """Let only the leader of a partition have what comes, and acknowledge it; yields the node.
 
         The others are killed one after another, and throttled from their starts to the end of the
-        block: Kafka throttles none that is in sync. They get one small fetch at first.
+        block: Kafka throttles none that is in sync. They get one small fetch at first, and are in
+        sync by it where little was written meanwhile.
         """
-        leader = self.leader(topic, partition)
+        leader = int(eventually(lambda: max(0, self.leader(topic, partition)), READY_S, 0.1))
         others = sorted(self.nodes.keys() - {leader})
         rates = {"follower.replication.throttled.rate": "1"}
         throttled = ",".join(f"{partition}:{node}" for node in others)
-        alter(self.address, topic, min_insync_replicas=1,
-              follower_replication_throttled_replicas=throttled)  # fmt: skip
+        _again(
+            lambda: alter(
+                self.address, topic, min_insync_replicas=1,
+                follower_replication_throttled_replicas=throttled,
+            )
+        )  # fmt: skip
         for node in others:
             self._alter_broker(node, rates)
         try:
-            for node in others:
-                self.nodes[node].kill()
-                eventually(lambda node=node: node not in self.in_sync(topic, partition), READY_S)  # type: ignore[misc]
-                self.nodes[node].start()
-                _again(self.nodes[node].wait_ready)
-            eventually(lambda: len(self._metadata().brokers) == NODES, READY_S, 0.1)
-            assert self.in_sync(topic, partition) == [leader]
+            while held := set(self.in_sync(topic, partition)) - {leader}:  # again: nothing came
+                for node in sorted(held):
+                    self._restart_behind(node, topic, partition)
+                eventually(lambda: len(self._metadata().brokers) == NODES, READY_S, 0.1)
             yield leader
         finally:
             _again(
@@ -196,6 +198,13 @@ class KafkaCluster(RunningKafka):
                     follower_replication_throttled_replicas=None,
                 )
             )  # fmt: skip
+
+    def _restart_behind(self, node: int, topic: str, partition: int) -> None:
+        """Start a node again, once it is out of sync."""
+        self.nodes[node].kill()
+        eventually(lambda: node not in self.in_sync(topic, partition), READY_S)
+        self.nodes[node].start()
+        _again(self.nodes[node].wait_ready)
 
     def _alter_broker(self, node: int, settings: dict[str, Any]) -> None:
         named = {name.replace(".", "_"): value for name, value in settings.items()}
