@@ -11,7 +11,7 @@ A local copy that had folded the lost part shows its content. The owner
 5. appends again what other shards had told this one. They believe that it knows, and whatever they
    tell has no effect the second time.
 
-What the log took in the place of what is lost, before its owner knew, stays where it is.
+Envelopes that the log took at lost offsets before its owner knew stay where they are.
 """
 
 from collections.abc import Iterator, Sequence

@@ -212,7 +212,7 @@ async def test_commands_of_other_shards_are_appended_again_or_said(
     life: Life, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """FAULT: a transaction's end was lost with the log, and nobody told it once more: readers of
-    committed records stood still for ever. Where it was too large, nobody said so."""
+    committed records stood still for ever. Nobody said so if it was too large."""
     monkeypatch.setattr(lost_end, "_TOLD_BYTES_MAX", room)
     shard = await served(life)
     key = await made(shard)
