@@ -74,6 +74,7 @@ TINY: dict[str, int] = {
     "cluster.announcer._NOTED": 2,
     "cluster.catalogue.cache._ENDED_MAX": 2,
     "cluster.command_router._UNANSWERED_MAX": 3,
+    "cluster.lost_end._AT_ONCE": 2,
     "cluster.node._RECORDS": 2,
     "cluster.publisher._ROWS_AT_ONCE": 2,
     "cluster.publisher._UNMARKED_AT_ONCE": 1,
@@ -176,7 +177,7 @@ TINY: dict[str, int] = {
 
 FIXED: dict[str, str] = {
     "No simulation runs this code: tests of its own package cross it.": """
-        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX
+        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX cluster.lost_end.LOST_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
         fetching.streamed_response._GAP_MAX
@@ -239,7 +240,8 @@ FIXED: dict[str, str] = {
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        fetching.sessions.EPOCH_MAX groups.requests.share_heartbeat.MEMBER_ID_MAX
+        cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
+        groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
         routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX

@@ -5,7 +5,8 @@ workers may believe for a while that they have it. The shard's log decides inste
 
 1. **Open.** The owner checks that the local copy is a prefix of the log: the log still has the
    copy's last envelope at its place. Otherwise it discards the copy and rebuilds it
-   (`cluster.rebuild`).
+   (`cluster.rebuild`). It reports records that the cluster has lost, and repairs the log
+   (`cluster.lost_end`).
 2. **Catch up.** It folds the log to its end.
 3. **Claim.** It appends a CLAIM envelope. When it folds its own CLAIM it has folded everything
    before it, and it serves the shard. The claim's log offset is the owner's epoch.
@@ -30,8 +31,11 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from kproxy.cluster import lost_end
+from kproxy.cluster.log_prefix import is_prefix, lost_part, probe, unplaced_mark
+from kproxy.cluster.lost_end import LostEnd
 from kproxy.cluster.publisher import Publisher, admitted
-from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
+from kproxy.cluster.rebuild import LogFilled, LogTooShort, NotRebuilt, rebuild, wipe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
@@ -45,8 +49,6 @@ from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
 from kproxy.store.rocks import RocksKv, RowsDamaged, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
-from kproxy.upstream.link import LogListenerBase
-from kproxy.upstream.log_reader import Records
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.outcome import Outcome
@@ -61,23 +63,6 @@ _AGAIN_S = 1.0
 _FAILED_AGAIN_S, _DOUBLINGS = 30.0, 5
 _CLAIM_AGAIN_S = 0.5
 _PERIOD_S = 1.0
-
-
-class _LastRecord(LogListenerBase):
-    """A reader of one record, to hold it against the local copy."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-        self.envelope: Envelope | None = None
-        self.done = anyio.Event()
-
-    async def was_read(self, records: Records) -> None:
-        if not self.done.is_set():
-            self.envelope = dict(records).get(self._offset)
-            self.done.set()
-
-    def lost(self, reason: str) -> None:
-        self.done.set()
 
 
 def _let_go(shard: Shard | None) -> None:
@@ -100,6 +85,8 @@ class ShardOwner:
         self.phase = "waiting"  # as `worker.standing.PHASES` has them
         self._unserved_since = 0.0
         self._failures = 0  # since it was served
+        self._changed: LogChanged | None = None  # under the local copy
+        self._lost: LostEnd | None = None  # a loss of the log to be repaired
         self._claimed_by_other = anyio.Event()
         self._handed_over: Callable[[], None] | None = None
         self._foreign = 0
@@ -122,8 +109,10 @@ class ShardOwner:
             try:
                 await self._hold_once()
             except* LogChanged as group:
-                _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
-                wait_s = await self._wiped()
+                changed = first_of(group)
+                assert isinstance(changed, LogChanged)
+                _log.warning("shard_log_changed", shard=self._index, reason=str(changed))
+                self._changed = changed
             except* RowsDamaged as group:
                 _log.warning("local_copy_damaged", shard=self._index, reason=str(first_of(group)))
                 wait_s = await self._wiped()
@@ -179,7 +168,9 @@ class ShardOwner:
         shard = await stoppable(self._open_local, _let_go)
         if shard is not None:
             try:
-                if await self._is_prefix(shard):
+                if self._changed is None and await is_prefix(shard, self._services.link):
+                    return shard
+                if await self._note_lost(shard):
                     return shard
             except BaseException:
                 with anyio.CancelScope(shield=True):
@@ -187,11 +178,52 @@ class ShardOwner:
                 raise
             await on_disk(shard.close)
             _log.warning("local_copy_discarded", shard=self._index)
+        while True:
+            try:
+                return await self._rebuilt()
+            except LogFilled as error:
+                self._lost = LostEnd(error.end, error.as_of)
+            except LogTooShort as error:
+                await self._note_too_short(error)
+
+    async def _note_lost(self, shard: Shard) -> bool:
+        """Say what the log has lost of a local copy, and fill it: the copy may be discarded then.
+
+        Return whether the copy is a prefix after all. Raises KafkaError, NotRebuilt.
+        """
+        changed, link = self._changed, self._services.link
+        part = await lost_part(shard, link, None if changed is None else changed.at)
+        if part is not None:
+            lost, records = await on_disk(partial(lost_end.look, shard, *part))
+            await self._note(lost, records)
+        elif changed is not None and changed.at is not None and await is_prefix(shard, link):
+            self._changed = None
+            return True
+        return False
+
+    async def _note_too_short(self, error: LogTooShort) -> None:
+        """Do so where there is no copy: the published rows know of more than the log has."""
+        end = await probe(self._services.link, self._index, unplaced_mark())
+        if end < error.as_of:
+            await self._note(LostEnd(min(end, error.end), error.as_of), [])
+        else:
+            await anyio.sleep(_AGAIN_S)
+
+    async def _note(self, lost: LostEnd, records: list[dict[str, object]]) -> None:
+        if lost.end - lost.start > lost_end.LOST_MAX:
+            raise NotRebuilt(f"the log ends at {lost.start}, and is known up to {lost.end}")
+        lost_end.say(self._index, lost, records, self._services)
+        await lost_end.fill(self._index, lost, self._services)
+        self._lost = lost
+
+    async def _rebuilt(self) -> Shard:
+        """Return the shard with a local copy made anew."""
         await on_disk(partial(wipe, self._directory))
+        self._changed = None
         shard = await on_disk(self._new)
         self.phase = "rebuilding"
         try:
-            await rebuild(shard, self._services)
+            await rebuild(shard, self._services, self._lost)
         except BaseException:
             self._services.link.forget(self._index)
             with anyio.CancelScope(shield=True):
@@ -263,26 +295,6 @@ class ShardOwner:
         shard.log.admitted = partial(admitted, shard.state, config)
         return shard
 
-    async def _is_prefix(self, shard: Shard) -> bool:
-        """Whether the log still has the copy's last envelope where the copy has it.
-
-        Raises KafkaError where the cluster does not say.
-        """
-        here = shard.applied_through
-        link = self._services.link
-        if not here.next_offset:
-            return await link.start(self._index) == 0
-        last = here.next_offset - 1
-        if not await link.start(self._index) <= last < await link.end(self._index):
-            return False
-        record = _LastRecord(last)
-        link.follow(self._index, record)
-        link.read(self._index, last, last + 1)
-        await record.done.wait()
-        link.forget(self._index)
-        there = record.envelope
-        return there is not None and shard.ends_with(there)
-
     # -- following and serving
 
     async def _follow(self, shard: Shard) -> None:
@@ -295,6 +307,9 @@ class ShardOwner:
             self.phase = "catching_up"
             tasks.start_soon(log.run)
             await self._catch_up(log)
+            if self._lost is not None:
+                await lost_end.make_up(shard, self._lost)
+                self._lost = None
             self.phase = "claiming"
             self._housekeep(shard, tasks)
             try:
@@ -341,7 +356,8 @@ class ShardOwner:
                 self._stop_serving(shard)  # the other owner answers the commands behind it
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.FOREIGN:
-            self._saw_foreign()
+            if not envelope.writer:  # not a mark of ours
+                self._saw_foreign()
         elif shard.serving:
             self._services.command_router.applied(shard, log_offset, envelope, outcome)
         else:

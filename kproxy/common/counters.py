@@ -169,6 +169,12 @@ class Counters:
         (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
         "seconds from the assignment of a shard, or its loss, until it is served",
     )
+    log_lost: Counter[str] = _by(
+        "shard", "log offsets of the data topic that the cluster has lost: the event log_lost"
+    )
+    records_lost: Counter[str] = _by(
+        "shard", "offsets of queues that the cluster has lost: the event records_lost has them"
+    )
     dead_letters: int = _total("records that went into dead-letter queues")
     dead_letters_blocked: int = _total("times that dead letters had to wait for their queue")
     dead_letters_dropped: int = _total("dead letters whose queue, or that it gets any, is gone")

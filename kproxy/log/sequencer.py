@@ -35,7 +35,14 @@ class Applied(NamedTuple):
 
 
 class LogChanged(Exception):
-    """The log does not go on from what was applied: it was truncated, or has a gap. Rebuild."""
+    """The log does not go on from what was applied: it was truncated, or has a gap. Rebuild.
+
+    `at`: a log offset at which it lacks what was applied there, if one is known.
+    """
+
+    def __init__(self, reason: str, at: int | None = None) -> None:
+        super().__init__(reason)
+        self.at = at
 
 
 class Sequencer:
@@ -61,7 +68,8 @@ class Sequencer:
         if offset < self.next_offset:
             raise LogChanged(
                 f"an envelope landed at {offset}, where another was already applied:"
-                " the log was truncated"
+                " the log was truncated",
+                offset,
             )
         self._landed[offset] = counter
         return self._take_landed()

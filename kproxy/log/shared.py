@@ -18,6 +18,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
+from kproxy.log.truncation import Truncation
 from kproxy.log.weight import weight
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
@@ -33,7 +34,6 @@ _PIECE_WEIGHT = 200  # units of weight written and applied in one piece: some mi
 _PIECE_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 8000
-_SHORT_S = 2.0
 UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -108,6 +108,7 @@ class SharedLog(Log):
         self._disk_space = disk_space
         self._sequencer = Sequencer(link.writer, 0)
         self._applied = 0
+        self._last = (0, 0)  # writer and counter of the last envelope that was applied
         self._tickets: dict[int, tuple[PartialTicket, int]] = {}  # by counter
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
@@ -115,7 +116,7 @@ class SharedLog(Log):
         self._disk = anyio.Lock()
         self._waiting: list[tuple[int, anyio.Event]] = []
         self._end_before = 0
-        self._short_since: float | None = None
+        self._truncation = Truncation(clock)
         self._broken: LogChanged | None = None
         self._failed: Exception | None = None
         self._closing = False
@@ -212,6 +213,8 @@ class SharedLog(Log):
 
     async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
         """Take records as the log has them, in its order; return when more may come."""
+        if (changed := self._truncation.look_at(records)) is not None:
+            self._break(changed)
         try:
             self._ready += self._sequencer.read_all(records)
         except LogChanged as error:
@@ -234,19 +237,24 @@ class SharedLog(Log):
 
     def lost(self, reason: str) -> None:
         """Note that the log does not have the next record any more."""
-        self._broken = LogChanged(reason)
+        self._break(LogChanged(reason))
+
+    def _break(self, changed: LogChanged) -> None:
+        self._broken = changed
         self._work.set()
 
-    def saw_end(self, end: int, applied: int) -> None:
-        """Take the log's end, asked for when `applied` was applied.
+    def saw_end(self, end: int, applied: int, epoch: int = -1) -> None:
+        """Take the log's end, asked for when `applied` was applied, and its leader's epoch.
 
         Others wrote the records that are missing here.
         """
-        sequencer = self._sequencer
+        sequencer, truncation = self._sequencer, self._truncation
+        if (changed := truncation.saw_end(end, applied)) is not None:
+            self._break(changed)
         if end < applied:
-            self._saw_too_short(end, applied)
             return
-        self._short_since = None
+        if (at := truncation.led_anew(epoch, self._applied - 1, self._last)) is not None:
+            self._link.read(self._partition, at, at + 1)
         if end > sequencer.next_offset:
             if not sequencer.waiting or self._end_before > sequencer.next_offset:
                 self._link.read(self._partition, sequencer.next_offset, end)
@@ -256,16 +264,6 @@ class SharedLog(Log):
         """Read on: another worker has appended a record before `end`."""
         if end > self._sequencer.next_offset:
             self._link.read(self._partition, self._sequencer.next_offset, end)
-
-    def _saw_too_short(self, end: int, applied: int) -> None:
-        """Note that the log is too short.
-
-        A new leader may not know its end at once; a log that stays short was truncated.
-        """
-        now = self._monotonic()
-        self._short_since = self._short_since or now
-        if now - self._short_since > _SHORT_S:
-            self.lost(f"the log ends at {end}, but {applied} envelopes were applied")
 
     async def catch_up(self, end: int | None = None) -> None:
         """Wait until all that is in the log by now, or before `end`, is applied. KafkaError."""
@@ -351,6 +349,7 @@ class SharedLog(Log):
     def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
         first, batch = taken[0].offset, [one.envelope for one in taken]
         self._applied = first + len(batch)
+        self._last = batch[-1].writer, batch[-1].counter
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
             if one.counter is not None:

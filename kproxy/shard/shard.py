@@ -171,7 +171,7 @@ class Shard:
     ) -> Checkpoint:
         if last is None:
             return self.applied_through.moved(next_offset, *end)
-        return Checkpoint(next_offset, *end, *_identity(last))
+        return Checkpoint(next_offset, *end, *identity(last))
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
@@ -322,10 +322,6 @@ class Shard:
                 return segment
         return 0
 
-    def ends_with(self, envelope: Envelope) -> bool:
-        """Whether this envelope is the last one that was applied."""
-        return _identity(envelope) == self.applied_through.last_envelope
-
     @property
     def unfinished(self) -> bool:
         """Whether a rebuild was broken off: there are rows, and none says what they stand for."""
@@ -391,7 +387,7 @@ def _behind(location: LogLocation) -> tuple[int, int]:
     return location.segment, location.position + location.length
 
 
-def _identity(envelope: Envelope) -> tuple[int, int, int]:
+def identity(envelope: Envelope) -> tuple[int, int, int]:
     """Return writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
     writer = envelope.writer
     return writer, envelope.counter, crc32c(envelope.body) if writer else 0

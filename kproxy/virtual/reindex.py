@@ -15,6 +15,7 @@ from kproxy.virtual.commands.delays import Due
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
+from kproxy.virtual.commands.transactions import Marker
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.folds.carried import DELAYS, carried
 from kproxy.virtual.folds.delays import file_at, remove_waiting
@@ -61,7 +62,7 @@ class Reindex:
         if kind in _COPIES:
             if not self._void(log_offset):
                 self._copy((envelope.queue_id, envelope.partition), envelope, location)
-        elif kind == Kind.COMPACT:
+        elif kind == Kind.COMPACT and not self._void(log_offset):
             key = (envelope.queue_id, envelope.partition)
             for last_offset, generation in Compact.decode(envelope).removed:
                 remove_batch(self._state, key, last_offset, generation)
@@ -74,6 +75,17 @@ class Reindex:
             routed = kind == Kind.SHIP or (kind == Kind.FORWARD and not is_passed_on(envelope))
             for key, batch, place in carried(self._state, log_offset, envelope, location):
                 self._count_on(key, log_offset, read_header(batch), place, routed=routed)
+
+    def void(self, log_offset: int, envelope: Envelope) -> None:
+        """Note that the published rows know nothing of an envelope, though it is below X.
+
+        They were published before the log lost its end, and this came then.
+        """
+        value = b""
+        if envelope.kind == Kind.MARKER:
+            value = b"\xff" * ((len(Marker.decode(envelope).partitions) + 7) // 8)
+        if envelope.kind in (*_COPIES, *_CARRYING, Kind.COMPACT, Kind.MARKER):
+            self._state.put(rows.no_effect_key(log_offset), value)
 
     def _delayed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         if envelope.kind == Kind.DUE:
@@ -155,17 +167,23 @@ class Reindex:
             self._waits(key, header, last_offset)
         self._look_soon(key)
 
-    def finish(self) -> Iterator[None]:
+    def finish(
+        self, rolled_back: dict[PartitionKey, tuple[int, int]] | None = None
+    ) -> Iterator[None]:
         """Finish once all of the log below X was seen and written; each step has changes to write.
 
-        Raise RowsDisagree.
+        Raise RowsDisagree. `rolled_back`: the log has lost its end; the partitions of which it
+        lacks something end where it says, and are put there, with what their rows said.
         """
         for number, (key, data) in enumerate(
             self._state.kv.scan(*RowKind.REBUILD_COUNTER.range()), 1
         ):
-            _, counted, *_, end_offset = _COUNTER.unpack(data)
+            _, counted, size, _, end_offset = _COUNTER.unpack(data)
             partition = rows.partition_of(key)
-            if counted != end_offset:
+            if rolled_back is not None and counted < end_offset:
+                rolled_back[partition] = counted, end_offset
+                self._roll_back(partition, counted, size)
+            elif counted != end_offset:
                 raise RowsDisagree(
                     f"partition {partition[1]} of queue {partition[0].hex()} ends at {counted}"
                     f" in the log, at {end_offset} in its row"
@@ -186,6 +204,12 @@ class Reindex:
                 yield
         yield
         yield from self._sweep_aborted()
+
+    def _roll_back(self, key: PartitionKey, next_offset: int, size: int) -> None:
+        row = self._state.partition(key)
+        if row is not None:
+            row.next_offset, row.size = max(row.log_start, next_offset), size
+            self._state.put_partition(key, row)
 
     def _sweep_aborted(self) -> Iterator[None]:
         """Note for the sweeper where aborted transactions lie before the log start.

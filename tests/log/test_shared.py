@@ -175,7 +175,7 @@ async def test_records_of_others_are_applied_in_pieces(
 async def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproxy.log.shared._SHORT_S", 0.02)
+    monkeypatch.setattr("kproxy.log.truncation._SHORT_S", 0.02)
 
     with pytest.RaisesGroup(LogChanged):
         async with running(tmp_path) as (log, _):

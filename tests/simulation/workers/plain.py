@@ -128,7 +128,7 @@ class Plain:
             if here.sequences.get(slot, header.base_sequence) != header.base_sequence:
                 return
             here.sequences[slot] = header.base_sequence + header.record_count
-        here.ends[key] += header.record_count
+        here.ends[key] += header.last_offset_delta + 1  # a batch over lost offsets has no record
 
     def _trim(self, here: PlainShard, key: _Key, number: int) -> None:
         start = here.ends[key] if number == -1 else number
