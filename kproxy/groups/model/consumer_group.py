@@ -49,8 +49,8 @@ class ConsumerGroup(RevokingGroup[ConsumerMember]):
         super().begin_restoring(head)
         self.assignor = head.values["assignor"]
 
-    def restore(self, member_id: str, row: Row) -> None:
-        self.put(ConsumerMember.from_row(member_id, row))
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
+        yield from self.put_restored((yield from ConsumerMember.from_row(member_id, row)))
 
     def values(self) -> dict[str, Any]:
         return super().values() | {"assignor": self.assignor}

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeVar
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.assigning.reconciliation import reconcile
 from kproxy.groups.model.assigned_group import AssignedGroup
+from kproxy.groups.model.assigned_member import NONE
 from kproxy.groups.model.revoking_member import Progress, RevokingMember
 from kproxy.loop.steps import Steps, at_once, spent
 
@@ -35,6 +36,15 @@ class RevokingGroup(AssignedGroup[Member]):
     REVOKED_EPOCHS: ClassVar[int] = 0
     """The epochs by which a member moves on when it has given up what it had to."""
     holders: Holders[Member]
+
+    def put_restored(self, member: Member) -> Steps[None]:
+        """Put a member in as its row has it."""
+        held = _union(member.assigned, member.revoking)
+        assigned, revoking = member.assigned, member.revoking
+        member.assigned = member.revoking = NONE  # counted in slices
+        self.put(member)
+        member.assigned, member.revoking = assigned, revoking
+        yield from self.holders.count(member, held, 1)
 
     def remove(self, member_id: str) -> None:
         super().remove(member_id)

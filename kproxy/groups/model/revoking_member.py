@@ -46,8 +46,8 @@ class RevokingMember(AssignedMember):
         return row | {"revoking": revoking}
 
     @classmethod
-    def from_row(cls, member_id: str, row: Row) -> Self:
-        member = super().from_row(member_id, row)
+    def from_row(cls, member_id: str, row: Row) -> Steps[Self]:
+        member = yield from super().from_row(member_id, row)
         member.progress = Progress(row["progress"])
-        member.revoking = unpack_parts(row["revoking"])
+        member.revoking = yield from unpack_parts(row["revoking"])
         return member

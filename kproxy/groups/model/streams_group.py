@@ -66,11 +66,11 @@ class StreamsGroup(RevokingGroup[StreamsMember]):
         self.validated = head.values["validated"]
         self.replicas = head.values["replicas"]
 
-    def restore(self, member_id: str, row: Row) -> None:
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
         if member_id == TOPOLOGY_ROW:
             self._take_structure(of_row(row))
         else:
-            self.put(StreamsMember.from_row(member_id, row))
+            yield from self.put_restored((yield from StreamsMember.from_row(member_id, row)))
 
     def values(self) -> dict[str, Any]:
         return super().values() | {"validated": self.validated, "replicas": self.replicas}

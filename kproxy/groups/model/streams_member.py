@@ -61,16 +61,16 @@ class StreamsMember(RevokingMember):
         return row | {"epochs": b"".join(packed)}
 
     @classmethod
-    def from_row(cls, member_id: str, row: Row) -> Self:
-        member = super().from_row(member_id, row)
+    def from_row(cls, member_id: str, row: Row) -> Steps[Self]:
+        member = yield from super().from_row(member_id, row)
         # The packed order is lost in a set: both are read in it.
         packed = _tasks(row["assigned"], row["revoking"])
         epochs = (epoch for (epoch,) in _EPOCH.iter_unpack(row["epochs"]))
-        member.epochs = {
-            task: epoch
-            for task, epoch in zip(packed, epochs, strict=True)
-            if role_of(task) == ACTIVE
-        }
+        held = zip(packed, epochs, strict=True)
+        while piece := list(islice(held, EVERY)):
+            member.epochs.update(one for one in piece if role_of(one[0]) == ACTIVE)
+            if len(piece) == EVERY:
+                yield
         return member
 
 

@@ -1,6 +1,7 @@
 """Streams groups as rules: tasks move from member to member, and outlive coordinators."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +15,16 @@ from kproxy.loop.steps import at_once
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows.groups import Change
 from kproxy.virtual.rows.kinds import RowKind
-from tests.groups.streams_groups.threads import Stage, Thread, internal, part, settle, topology
+from tests.groups.streams_groups.threads import (
+    LargeThread,
+    Stage,
+    Thread,
+    internal,
+    part,
+    settle,
+    topology,
+)
+from tests.held import HELD_S, held_by, slowness
 
 ONE = topology(part("0", "q"))
 COUNTS = topology(
@@ -200,25 +210,64 @@ async def test_a_refused_first_heartbeat_leaves_nothing() -> None:
     assert list(stage.shard.kv.scan(*RowKind.GROUP.range())) == []
 
 
+@asynccontextmanager
+async def looking(stage: Stage) -> AsyncIterator[None]:
+    """Have the coordinator do what it does beside heartbeats."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stage.coordinator.subscriptions.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def beat_until(count: int, *threads: Thread) -> None:
+    """Beat until each of the members has so many tasks."""
+    while not all(sum(map(len, thread.has.values())) == count for thread in threads):
+        for thread in threads:
+            await thread.beat()
+        await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.long
-async def test_a_hundred_thousand_tasks_are_assigned_beside_heartbeats() -> None:
+async def test_a_hundred_thousand_tasks_hold_nobody_up() -> None:
+    slow = slowness()
     stage = Stage("q", partitions=50_000)
     stage.create("p", 50_000)
     big = topology(part("0", "q"), part("1", "p"))
-    one, two = Thread(stage, "one", big), Thread(stage, "two", big)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stage.coordinator.subscriptions.run)
-        await one.beat()
-        while not one.has:
-            await anyio.lowlevel.checkpoint()
-            await one.beat()
-        await two.beat()
-        while stage.group().target_epoch < stage.group().epoch:
-            await anyio.lowlevel.checkpoint()
+    one, two = LargeThread(stage, "one", big), LargeThread(stage, "two", big)
+
+    async def joined() -> None:
+        async with looking(stage):
+            await beat_until(100_000, one)
+
+    async def shared() -> None:
+        async with looking(stage):
             await two.beat()
-        tasks.cancel_scope.cancel()
-    counts: list[Any] = [len(member.target) for member in stage.group().members.values()]
-    assert counts == [50_000, 50_000]
+            await beat_until(50_000, one, two)
+
+    async def taken_over() -> None:
+        async with looking(stage):
+            await one.beat()
+            await two.beat()
+            while stage.group().configured is None:
+                await anyio.lowlevel.checkpoint()
+
+    async def elsewhere() -> None:
+        async with looking(stage):
+            await one.beat(member_epoch=0, process="another")
+            while stage.group().target_epoch < stage.group().epoch:
+                await anyio.lowlevel.checkpoint()
+
+    async def left() -> None:
+        await two.beat(member_epoch=-1)
+        async with looking(stage):
+            await beat_until(100_000, one)
+        await one.beat(member_epoch=-1)
+
+    for phase in (joined, shared, taken_over, elsewhere, left):
+        if phase is taken_over:
+            stage.take_over()
+        _, held = await held_by(phase())
+        assert held < HELD_S * slow, phase.__name__
 
 
 async def test_more_tasks_than_a_group_may_have_are_said_and_not_assigned() -> None:

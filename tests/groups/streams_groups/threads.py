@@ -1,7 +1,9 @@
 """Members of streams groups over a coordinator without a worker."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import anyio.to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator, GroupServices
@@ -15,7 +17,11 @@ from kproxy.groups.model.topology import (
     number_of,
     role_of,
 )
-from kproxy.groups.requests.streams_heartbeat import StreamsHeartbeatRequest, heartbeat
+from kproxy.groups.requests.streams_heartbeat import (
+    StreamsHeartbeatRequest,
+    StreamsHeartbeatResult,
+    heartbeat,
+)
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.types import QueueId
@@ -112,10 +118,18 @@ class Thread:
 
     async def beat(self, **changes: Any) -> Any:
         """Beat; return what it has by role and subtopology, or the code."""
+        request = await self._aside(lambda: self.request(**changes))
         try:
-            result = await heartbeat(self.stage.coordinator, self.request(**changes))
+            result = await heartbeat(self.stage.coordinator, request)
         except KafkaError as error:
             return error.code
+        await self._aside(lambda: self._take(result))
+        return self.has
+
+    async def _aside(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def _take(self, result: StreamsHeartbeatResult) -> None:
         self.epoch, self.told = result.member_epoch, result
         self.statuses = [one.code for one in result.statuses]
         if result.tasks is not None:
@@ -123,7 +137,13 @@ class Thread:
             for task in sorted(result.tasks):
                 name = self.structure.subtopologies[number_of(task)].id
                 self.has.setdefault(f"{ROLE_NAMES[role_of(task)]} {name}", []).append(task[1])
-        return self.has
+
+
+class LargeThread(Thread):
+    """A member whose own work does not hold the loop: what holds it is the coordinator's."""
+
+    async def _aside(self, work: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(work)
 
 
 async def settle(*members: Thread) -> None:

@@ -58,7 +58,7 @@ def a_new_coordinator_forgets_what_is_to_be_given_up(patch: Patch) -> None:
     from_row = StreamsMember.from_row.__func__  # type: ignore[attr-defined]
 
     def forgets(cls: Any, member_id: str, row: Any) -> Any:
-        member = from_row(cls, member_id, row)
+        member = yield from from_row(cls, member_id, row)
         member.revoking = frozenset()
         return member
 
