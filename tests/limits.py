@@ -225,6 +225,7 @@ FIXED: dict[str, str] = {
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
+        groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX

@@ -28,6 +28,11 @@ def task_key(role: int, number: int) -> QueueId:
     return QueueId(bytes((role,)) + number.to_bytes(15, "big"))
 
 
+def in_role(task: PartitionKey, role: int) -> PartitionKey:
+    """Return the same task in another role."""
+    return task_key(role, number_of(task)), task[1]
+
+
 def role_of(task: PartitionKey) -> int:
     return task[0][0]
 
