@@ -44,6 +44,7 @@ LONG = (
     r"frameworks/test_connect_exactly_once.py.*\[kafka",
     r"frameworks/test_mirror_maker.py.*\[embedded",
     r"frameworks/test_streams.py.*(\[embedded|restored|classic)",
+    r"frameworks/test_streams_tools.py",
     # Spark: its source and sink on Kafka; the README's tour runs each job once.
     r"spark/test_(delays|routes|security).py",
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
