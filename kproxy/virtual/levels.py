@@ -8,7 +8,7 @@ has finalized that level (`metadata.levels`). Level 1 is what kproxy wrote befor
 FEATURE = "kproxy.level"
 """Its name as a feature (KIP-584): `kafka-features.sh` shows and upgrades it."""
 OLDEST = 1
-NEWEST = 8
+NEWEST = 9
 RELEASED = 8
 """The newest level of a release. It is closed: what is new from now on needs the next one."""
 CALLS_FROM = 2
@@ -49,3 +49,5 @@ UNASKED_FROM = 8
 """A CREATE says that nobody has said how the queue is to be."""
 ORDERED_FROM = 8
 """A committed offset keeps the log offset of its commit."""
+ONCE_FROM = 9
+"""An envelope that the cluster has taken twice is applied once."""
