@@ -40,7 +40,7 @@ class State(CachedRows):
         self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.shipped_to: set[PartitionKey] = set()
         """Partitions of compacted queues that routes or dead letters came to: no row says so."""
-        self.writers = Writers(self.scan)
+        self.writers = Writers(kv)
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
     def add_batch(

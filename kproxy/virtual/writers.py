@@ -1,17 +1,16 @@
 """The writers of a shard's log, by which the fold knows an envelope that the log has twice.
 
-A worker appends by librdkafka's idempotent producer. Where the producer does not hear in time what
-became of a batch, it may send it again under another epoch, and then Kafka takes it a second time.
+A worker appends by librdkafka's idempotent producer. A producer that does not hear in time what
+became of a batch may send it again under another epoch, and then Kafka takes it a second time.
 None of its settings prevents that (docs/internals.md). But it keeps the order of what it sends to a
 partition, and Kafka refuses what comes late of an earlier epoch. So the counters of a writer grow
 along a log, and an envelope whose counter is not above the last one is a copy. Were it none, it
 would come behind what was sent later: it has no effect either, and its sender is told so.
 
-What is known is rows like others, so each reader of a log knows the same wherever it begins.
+The last counters are rows like others, so each reader of a log knows them wherever it begins.
 """
 
-from collections.abc import Callable, Iterator
-
+from kproxy.virtual.changes import Kv
 from kproxy.virtual.rows.writers import WRITERS
 
 _WRITERS_MAX = 256
@@ -33,9 +32,9 @@ class _Known:
 class Writers:
     """The last counter of each writer, in the order in which they began."""
 
-    def __init__(self, scan: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]) -> None:
-        """Begin; `scan` reads all rows, with those not written yet."""
-        self._scan = scan
+    def __init__(self, kv: Kv) -> None:
+        """Begin; `kv` has all of their rows until something is noted here, and nowhere else."""
+        self._kv = kv
         self._looked = False
         self._known: dict[int, _Known] = {}
         self.changed: dict[int, _Known | None] = {}
@@ -56,7 +55,8 @@ class Writers:
         """Return a writer that is not in memory, or begins with this log offset."""
         if not self._looked:
             self._looked = True
-            found = [_Known(key, *WRITERS.decode(row)) for key, row in self._scan(*WRITERS.range())]
+            rows = self._kv.scan(*WRITERS.range())
+            found = [_Known(key, *WRITERS.decode(row)) for key, row in rows]
             found.sort(key=lambda one: one.since)
             self._known = {WRITERS.parts(one.key)[0]: one for one in found}
             if writer in self._known:

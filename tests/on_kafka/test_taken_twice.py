@@ -47,7 +47,7 @@ def send_again(kafka: Kafka, workers: Workers) -> set[Kind]:
     return kinds
 
 
-def test_what_the_cluster_has_twice_is_there_once(kafka: Kafka, tmp_path: Path) -> None:
+def test_an_envelope_taken_twice_is_applied_once(kafka: Kafka, tmp_path: Path) -> None:
     workers = Workers(kafka, tmp_path, *EAGER, count=2, shards=SHARDS)
     sent: list[bytes] = []
 

@@ -30,7 +30,7 @@ from tests.wire import batch
 
 ME, OTHER = 5, 6
 FAR = 100_000
-"""Where copies lie: the story names log offsets, so they may not lie between."""
+"""The log offset of the first copy: the story names log offsets, so none may lie between."""
 Q = QueueId(b"q" * 16)
 CREATED = CreateQueue(Q, "q", 1, {}).envelope()
 

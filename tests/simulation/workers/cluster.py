@@ -167,7 +167,7 @@ class SimLink:
         self._active: dict[int, list[Any]] = {}
         self._lines: dict[Any, float] = {}
         self._landing: dict[int, Any] = {}
-        self._again: dict[int, list[Envelope]] = {}  # what is to be sent again, by partition
+        self._again: dict[int, list[Envelope]] = {}  # envelopes to be sent again, by partition
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
 
     def next_counter(self) -> int:
