@@ -167,6 +167,7 @@ TINY: dict[str, int] = {
     "virtual.snapshot._ROWS_AT_ONCE": 2,
     "virtual.state._COUNTED_MAX": 2,
     "virtual.state._SHIPPED_TO_MAX": 2,
+    "virtual.writers._WRITERS_MAX": 8,  # fewer than begin between two copies
     "virtual.commands.traits.TURN": 3,
     "virtual.commands.transactions.MARKED_MAX": 2,
     "virtual.commands.transactions.NAMED_MAX": 2,

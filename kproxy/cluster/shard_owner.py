@@ -51,6 +51,7 @@ from kproxy.store.rocks import RocksKv, RowsDamaged, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
+from kproxy.virtual.fold import PASSED
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import published_key
@@ -351,6 +352,8 @@ class ShardOwner:
             await log.catch_up(end)
 
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        if outcome is PASSED:
+            return  # its first copy was decided, and answered
         if envelope.kind == Kind.CLAIM:
             if envelope.writer != self._services.link.writer:
                 self._stop_serving(shard)  # the other owner answers the commands behind it

@@ -12,7 +12,8 @@ back would cost each envelope twice, so the sequencer applies our own envelopes 
 - A read envelope may be one of ours. Its writer id and counter say which, so the report and the
   reader may come in either order; the later one changes nothing.
 - An envelope may be in the log twice, where the client library sent it again and could not tell.
-  The report names the second copy. The first one that is read settles it, and the second is read.
+  The report names the second copy. The first one that is read settles it, and the second is read;
+  the fold gives it no effect (`virtual.writers`).
 
 The log is append-only. A report below the next offset, a read that leaves a gap, or another
 envelope where ours was reported means that the log was truncated: LogChanged, and the copy is

@@ -45,7 +45,7 @@ class Link(Protocol):
     writer: int
 
     def next_counter(self) -> int:
-        """Return a number for an envelope of ours, never given twice."""
+        """Return a number for an envelope of ours, greater than all before."""
         ...
 
     def send(self, partition: int, envelope: Envelope) -> None:

@@ -29,8 +29,8 @@ from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
-from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.levels import CALLS_FROM
+from kproxy.virtual.commands.envelope import NUMBERED, Envelope
+from kproxy.virtual.levels import CALLS_FROM, ONCE_FROM
 from kproxy.virtual.outcome import Outcome
 
 _ENDS_PERIOD_S = 1.0
@@ -117,10 +117,15 @@ class DataLink:
         self._admin = admin_client(upstream)
         self.writer = self._appender.writer
         self.append_seconds = self._appender.append_seconds
-        self.next_counter: Callable[[], int] = self._appender.next_counter
+        self._next_number: Callable[[], int] = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
         """A callback for reports on shards that nothing follows here: (counter, log offset)."""
+
+    def next_counter(self) -> int:
+        """Return a number for an envelope of ours, greater than all before."""
+        number = self._next_number()
+        return number | NUMBERED if self._level.value >= ONCE_FROM else number
 
     def publish_queue(
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,

@@ -51,3 +51,5 @@ ORDERED_FROM = 8
 """A committed offset keeps the log offset of its commit."""
 STREAMS_FROM = 9
 """Groups may be streams groups (KIP-1071)."""
+ONCE_FROM = 9
+"""An envelope that the cluster has taken twice is applied once."""

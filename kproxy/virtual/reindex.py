@@ -98,8 +98,13 @@ class Reindex:
             self._count_on(key, log_offset, read_header(batch), place, number=number)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
-        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
+        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none.
+
+        An empty one: none did.
+        """
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
+        if void == b"":
+            return
         found = carried(self._state, log_offset, envelope, location)
         for number, (key, batch, place) in enumerate(found):
             if void is None or not void[number >> 3] & 1 << (number & 7):

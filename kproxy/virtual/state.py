@@ -23,6 +23,7 @@ from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import ROUTES
 from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.writers import Writers
 
 _COUNTED_MAX = 200  # rows of batches, for what they take together
 _SHIPPED_TO_MAX = 10_000
@@ -39,6 +40,7 @@ class State(CachedRows):
         self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.shipped_to: set[PartitionKey] = set()
         """Partitions of compacted queues that routes or dead letters came to: no row says so."""
+        self.writers = Writers(kv)
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
     def add_batch(
@@ -236,6 +238,8 @@ class State(CachedRows):
             changes[rows.partition_key(queue_id, index)] = row.encode()
         for segment, count in self._segments.items():
             changes[rows.segment_key(segment)] = rows.encode_live_bytes(count)
+        if self.writers.changed:
+            self.writers.drain(changes)
         self._changes = {}
         self._dirty_partitions = {}
         self._segments = {}

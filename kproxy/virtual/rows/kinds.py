@@ -105,6 +105,7 @@ class RowKind(_Kind):
     DELAY_ENTRY = b"1", 6, "swept"  # a partition's time in that index
     SECURED = b"2", 7, "published"  # an access rule, a user or a quota, in shard 0
     PRODUCERS_DUE = b"4", 8, "index"  # when to look at a partition's idempotent producers
+    WRITER = b"#", 9, "published"  # the last counter of a worker's life that appends to the log
 
 
 class CatalogueRow(_Kind):

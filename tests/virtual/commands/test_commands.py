@@ -324,7 +324,8 @@ def test_a_kind_changes_the_published_rows_that_its_traits_name_and_no_others() 
     for kind, traits in TRAITS.items():
         assert changed[kind] <= traits.publishes, kind.name
     seen: set[RowKind] = set().union(*changed.values())
-    assert seen == {kind for kind in RowKind if kind.is_published}, "the story is too short"
+    published = {kind for kind in RowKind if kind.is_published}
+    assert seen == published - {RowKind.WRITER}, "the story is too short"  # nobody numbers it
 
 
 @pytest.mark.parametrize(
