@@ -2,7 +2,9 @@
 
 kproxy reports the offsets that Kafka has lost, and nothing else is wrong: each other record is at
 the offset that it was acknowledged with, once and in order, and a consumer that follows sees it.
-At an offset that is lost may be a record that the log took before its owner knew.
+At an offset that is lost may be a record that the log took before its owner knew. The owner then
+answered NOT_LEADER_OR_FOLLOWER, as a leader of Kafka's that resigns, and librdkafka sends a record
+once more then, even where it is to retry nothing.
 """
 
 import os
@@ -135,7 +137,8 @@ def problems(
     for queue in QUEUES:
         there, said, mine = dict(found[queue]), lost[queue], work.acknowledged[queue]
         values = [value for _, value in found[queue]]
-        if doubled := [value for value, times in Counter(values).items() if times > 1]:
+        once = Counter(value for offset, value in found[queue] if offset not in said)
+        if doubled := [value for value, times in once.items() if times > 1]:
             yield f"{queue}: doubled {doubled[:5]}"
         known = [value for offset, value in found[queue] if mine.get(offset) == value]
         if known != sorted(known):
