@@ -138,6 +138,7 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._HELD_MAX": 4,
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.lanes.index._CLEANED_MAX": 2,
     "shares.poll._FOUND_MAX": 2,
     "shares.sessions._AT_ONCE": 1,
     "shares.share_partition._COMMITTED_MAX": 2,
@@ -229,7 +230,7 @@ FIXED: dict[str, str] = {
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
-        routes.services._READERS shard.retention._PAUSE
+        routes.services._READERS shard.retention._PAUSE shares.lanes.table._PARTS
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
