@@ -16,6 +16,7 @@ from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.shares.lanes.share_lanes import ShareLanes
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
@@ -85,6 +86,7 @@ class SharePoll:
         self._changed: anyio.Event | None = None  # while it waits
         self._told = False
         self._errors: list[Found] = []
+        self._goals: dict[SharePartition, int] = {}  # up to where lanes are looked for first
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """Poll and return the partitions' parts of the answer."""
@@ -156,7 +158,13 @@ class SharePoll:
         for followed in list(self._session.dirty):
             with suppress(KafkaError):
                 share = self._locate(followed)
+                lanes = share.use_lanes(settings, self._shares.lane_memory)
                 try:
+                    if lanes is not None:
+                        if share.look_by_lane(lanes, self._goals):
+                            size += int(lanes.index.available * lanes.bytes_each)
+                        share.waiters[followed] = None
+                        continue
                     readable = share.readable(
                         settings.read_committed, settings.record_locks_max, WINDOW_MAX
                     )
@@ -227,20 +235,25 @@ class SharePoll:
             followed.error = error.code
             return None
         followed.error = Code.NONE
+        lanes = share.use_lanes(settings, self._shares.lane_memory)
+        readable: Readable | None = None
         try:
-            readable = share.readable(
-                settings.read_committed, settings.record_locks_max, seen.records_left
-            )
+            if lanes is not None:
+                found = share.look_by_lane(lanes, self._goals)
+            else:
+                readable = share.readable(
+                    settings.read_committed, settings.record_locks_max, seen.records_left
+                )
+                found = readable is not None
         except Searching:
             seen.again = True
             return share
         dirty = session.dirty
         dirty.pop(followed, None)
-        if readable is None:
+        if not found:
             share.waiters[followed] = None
             return None
-        readable.cut(seen.bytes_left)
-        if self._acquire(followed, share, readable, seen) and share.has_more:
+        if self._acquire(followed, share, readable, lanes, seen) and share.has_more:
             dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
         else:
@@ -264,17 +277,26 @@ class SharePoll:
         return share
 
     def _acquire(
-        self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
-    ) -> bool:
-        """Return whether anything became of what is readable."""
+        self, followed: Followed, share: SharePartition, readable: Readable | None,
+        lanes: ShareLanes | None, seen: _Round,
+    ) -> bool:  # fmt: skip
+        """Return whether anything became of what is readable, or of lanes whose turn it is."""
         settings, asked = self.settings, self._limits
         limits = Limits(
             settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
             asked.exact, asked.batch_size,
         )  # fmt: skip
-        deadline = self._shares.now() + settings.lock_duration_ms / 1000
-        number = self._shares.next_number()
-        taken = share.acquire(self._session.member, readable, limits, deadline, number)
+        now = self._shares.now()
+        deadline = now + settings.lock_duration_ms / 1000
+        number, member = self._shares.next_number(), self._session.member
+        if lanes is not None:
+            limits = lanes.within(limits, seen.bytes_left)
+            taken = share.window.acquire_by_lane(member, limits, deadline, number, now)
+            self._shares.held_until(share, lanes.index.due)
+        else:
+            assert readable is not None
+            readable.cut(seen.bytes_left)
+            taken = share.acquire(member, readable, limits, deadline, number)
         change = PartitionChange(share, taken.runs, taken.archived if taken.archived.runs else None)
         if taken.runs:
             seen.unlogged.append(change)
@@ -282,14 +304,15 @@ class SharePoll:
             seen.again = seen.again or bool(taken.runs)
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
-        batches = overlapping(readable, taken.ranges)
+        ranges = taken.ranges
+        batches = overlapping(readable, ranges) if readable else share.batches_of(ranges)
         size = sum([batch[3] for batch in batches])
         seen.bytes_left -= size
-        seen.records_left -= sum([last - first + 1 for first, last, _ in taken.ranges])
+        seen.records_left -= sum([last - first + 1 for first, last, _ in ranges])
         if taken.redelivered:
             seen.places[id(change)] = len(seen.found), followed
         stored = Stored(batches, share.shard.segments)
-        seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
+        seen.found.append(Found(followed.ident, ranges=ranges, stored=stored, size=size))
         return True
 
     async def _given(self, seen: _Round) -> list[Found]:

@@ -4,7 +4,6 @@ It is made from the rows when somebody asks for it, and forgotten once nobody fo
 rows say all there is to say.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
 from typing import Protocol
@@ -12,14 +11,16 @@ from typing import Protocol
 from anyio import CapacityLimiter, to_thread
 
 from kproxy.fetching.aborted import AbortedSearch
-from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
-from kproxy.shares.taking import Limits, Stretch
-from kproxy.shares.window import Acquired, Pending, Window
+from kproxy.shares.aborted_stretch import AbortedStretch, transactions_of
+from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
+from kproxy.shares.taking import Limits, Range, Stretch
+from kproxy.shares.window import Acquired, Pending
 from kproxy.store.rocks import Checkpoint
-from kproxy.store.segments import Segments
 from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
+from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
@@ -81,43 +82,6 @@ class Readable:
             size += length
 
 
-class AbortedStretch:
-    """The aborted transactions of a partition's stretch: by producer (first offset, marker's).
-
-    `read`: by its base offset, the transaction of each batch that was read as its row did not say.
-    """
-
-    __slots__ = ("_by_producer", "end", "least", "most", "read", "start")
-
-    def __init__(self, start: int, search: AbortedSearch) -> None:
-        self.start, self.end = start, search.end
-        self.read: dict[int, int] = {}
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
-            self._by_producer.setdefault(producer_id, []).append((first, marker))
-        self.least = min((first for _, first in search.found), default=search.end)
-        self.most = max(search.markers, default=start)
-
-    def has(self, producer_id: int, offset: int) -> bool:
-        """Return whether a batch was aborted: a producer's transactions follow one another."""
-        mine = self._by_producer.get(producer_id, ())
-        at = bisect_right(mine, offset, key=_first_offset) - 1
-        return at >= 0 and offset < mine[at][1]
-
-
-def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
-    """Return the transaction of each batch by its base offset."""
-    found, head = {}, bytearray(HEADER_BYTES)
-    for base, segment, position, _ in batches:
-        segments.read_into(memoryview(head), segment, position, wait=True)
-        found[base] = transaction_of(read_header(bytes(head)))
-    return found
-
-
-def _first_offset(one: tuple[int, int]) -> int:
-    return one[0]
-
-
 class SharePartition:
     """One queue partition for one group, in a shard that this worker serves.
 
@@ -125,8 +89,8 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_search", "_unread", "due", "epoch", "followers", "group",
-        "key", "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_look_end", "_search", "_unread", "due", "epoch",
+        "followers", "group", "key", "lanes", "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -138,7 +102,9 @@ class SharePartition:
         self._unread: list[StoredBatch] = []  # batches to be read before they can be judged
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
-        self.window = Window(row.start, states)
+        self.window = LaneWindow(row.start, states)
+        self.lanes: ShareLanes | None = None
+        self._look_end = -1  # up to which lanes are to be looked for before it can be said
         self.waiters: dict[Waiter, None] = {}
         self.followers = 0
         self.due = inf
@@ -257,17 +223,22 @@ class SharePartition:
     @property
     def unprepared(self) -> bool:
         """Whether `prepare` has something to do."""
-        return bool(self._unread)
+        return bool(self._unread) or self._look_end >= 0
 
     async def prepare(self, readers: CapacityLimiter) -> None:
-        """Read, on a thread, the headers of batches whose rows do not say what they are part of.
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of, or
+        the lanes of records.
 
         Raise OSError, EOFError.
         """
+        if self.lanes is not None and self._look_end >= 0:
+            end, self._look_end = self._look_end, -1
+            await self.lanes.scan(end, readers)
+            return
         unread, self._unread = self._unread, []
         segments = self.shard.segments
         with segments.pinned({segment for _, segment, _, _ in unread}):
-            found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
+            found = await to_thread.run_sync(transactions_of, segments, unread, limiter=readers)
         if self._aborted is not None:
             self._aborted.read |= found
 
@@ -279,8 +250,76 @@ class SharePartition:
     @property
     def has_more(self) -> bool:
         """Whether there may be more to be given: what is behind the end, or in the window."""
+        if self.lanes is not None:
+            return self.lanes.index.is_ready
         row = self.shard.state.partition(self.key)
         return row is not None and self.window.next_available() < row.next_offset
+
+    # -- lanes
+
+    def use_lanes(self, settings: GroupSettings, memory: LaneMemory) -> ShareLanes | None:
+        """Return the lanes as the group has them now; None: it has none."""
+        lanes, rules = self.lanes, settings.lanes
+        if lanes is None and rules is None:
+            return None
+        if lanes is not None:
+            if lanes.rules == rules and lanes.committed == settings.read_committed:
+                return lanes
+            self.leave_lanes()
+        if rules is not None:
+            self.lanes = ShareLanes(
+                self.shard, self.key, self.group, self.window, rules, settings.read_committed,
+                memory,
+            )  # fmt: skip
+        return self.lanes
+
+    def leave_lanes(self) -> None:
+        if self.lanes is not None:
+            self.lanes.close()
+            self.lanes = None
+            self.window.leave_lanes()
+            self._look_end = -1
+
+    def look_by_lane(self, lanes: ShareLanes, goals: "dict[SharePartition, int]") -> bool:
+        """Return whether there may be records whose turn it is, or holes to be archived.
+
+        `goals`: up to which offset who asks wants to have looked; what comes later can wait. Raise
+        Searching: there is more to be looked at.
+        """
+        row = self.shard.state.partition(self.key)
+        if row is None:
+            return False
+        self.window.trim(row.log_start)
+        index = lanes.index
+        if not index.clean():
+            raise Searching
+        end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
+        goal = min(goals.setdefault(self, end), end)
+        ready = index.is_ready or bool(self.window.holes)
+        if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
+            return ready
+        aborted: AbortedStretch | None = None
+        if lanes.committed and row.any_aborted:
+            aborted = self._aborted_from(index.end, end)
+            end = min(end, aborted.end)
+        lanes.plan(aborted)
+        if not lanes.scan_at_once(end):
+            self._look_end = end
+        raise Searching
+
+    def batches_of(self, ranges: list[Range]) -> list[StoredBatch]:
+        """Return the batches that have any of the records of ascending ranges."""
+        found: list[StoredBatch] = []
+        end = -1
+        for first, last, _ in ranges:
+            if last < end:
+                continue
+            for batch, last_offset in self.shard.state.stored_spans(
+                self.key, max(first, end), last + 1
+            ):
+                found.append(batch)
+                end = last_offset + 1
+        return found
 
     # -- waiting
 

@@ -362,7 +362,7 @@ class Window(RecordStates):
 
     def resume(self, now: float) -> bool:
         """Resume records whose time has come; return whether there are any."""
-        any_due = False
+        any_due = self.lanes is not None and self.lanes.resume(now)
         while self._delayed and self._delayed[0][0] <= now:
             _, first, last = heappop(self._delayed)
             first = max(first, self.start)
@@ -380,12 +380,15 @@ class Window(RecordStates):
     @property
     def due(self) -> float:
         """The time when there is something to expire or to resume; infinity: never."""
-        return min(self.delayed_until, self._leases.due)
+        due = min(self.delayed_until, self._leases.due)
+        return due if self.lanes is None else min(due, self.lanes.due)
 
     def trim(self, log_start: int) -> None:
         """Drop what was before the log's later beginning: it is nobody's any more."""
         if log_start <= self.start:
             return
+        if self.lanes is not None:
+            self.lanes.trim(log_start, self._taken_before(log_start))
         self._leases.trim(log_start)
         del self._states[: log_start - self.start]
         self.start = log_start

@@ -44,7 +44,7 @@ class LaneIndex:
     __slots__ = (
         "_base", "_busy", "_cleaned", "_held", "_lanes", "_left", "_levels", "_next", "_resting",
         "_rests", "_rings", "_tats", "_tats_max", "_turns", "_weights", "available", "start",
-        "table",
+        "table", "taken",
     )  # fmt: skip
 
     def __init__(self, start: int, turns: Turns, salt: int) -> None:
@@ -66,6 +66,8 @@ class LaneIndex:
         self._resting: list[tuple[float, int]] = []  # until when, lane
         self.available = 0
         """The records that are available, in lanes that are ready or not."""
+        self.taken = 0
+        """The records that were taken, and are neither done nor available again."""
 
     @property
     def end(self) -> int:
@@ -91,9 +93,13 @@ class LaneIndex:
     # -- records
 
     def add(
-        self, offsets: Sequence[int], hashes: Sequence[int], levels: Sequence[int] | None = None
-    ) -> None:
-        """Add available records, ascending, from `end` on; offsets between them have none."""
+        self, offsets: Sequence[int], hashes: Sequence[int], levels: Sequence[int] | None = None,
+        taken: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """Add records, ascending, from `end` on; offsets between them have none.
+
+        `taken`: those of them that are not available, and not done.
+        """
         table, lanes, links, base = self.table, self._lanes, self._next, self._base
         tails, find = table.tails, table.find
         at = len(lanes)
@@ -110,6 +116,9 @@ class LaneIndex:
                 lane = self._new_lane(hashed)
             at = offset - base
             lanes[at] = lane
+            if taken and offset in taken:
+                self._make_busy(lane)
+                continue
             tail = tails[lane]
             if tail == NONE:
                 links[at] = tails[lane] = offset & _MASK
@@ -118,7 +127,7 @@ class LaneIndex:
                 before = (tail - base) & _MASK
                 links[at] = links[before]
                 links[before] = tails[lane] = offset & _MASK
-        self.available += len(offsets)
+        self.available += len(offsets) - len(taken)
 
     def pass_to(self, end: int) -> None:
         """Note that there is no record before this offset that was not added."""
@@ -222,7 +231,7 @@ class LaneIndex:
                 continue
             rings.had_turn(level)
             self._unlink_head(lane, head)
-            self._busy[lane] = self._busy.get(lane, 0) + 1
+            self._make_busy(lane)
             self._end_turn(lane)
             return head
         return -1
@@ -292,13 +301,18 @@ class LaneIndex:
                 self._lanes[offset - base] = NONE
                 self._enter(lane)
 
+    def _make_busy(self, lane: int) -> None:
+        self.taken += 1
+        self._busy[lane] = self._busy.get(lane, 0) + 1
+
     def _free_place(self, offset: int) -> int:
         lane = self._lanes[offset - self._base]
-        busy = self._busy.get(lane, 0) - 1
+        self.taken -= 1
+        busy = self._busy[lane] - 1
         if busy > 0:
             self._busy[lane] = busy
         else:
-            self._busy.pop(lane, None)
+            del self._busy[lane]
         return lane
 
     def trim(self, start: int, taken: Collection[int]) -> None:

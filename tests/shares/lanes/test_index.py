@@ -103,7 +103,8 @@ def test_a_lane_moves_to_the_level_of_its_head() -> None:
     index = LaneIndex(0, Turns(prioritised=True, in_flight=1), SALT)
     index.add(range(4), [1, 1, 2, 2], [9, 0, 4, 4])
     assert taken(index) == [0, 2]
-    index.done(0, 3)
+    index.done(0, 1)
+    index.done(2, 3)
     assert taken(index) == [3, 1]
 
 

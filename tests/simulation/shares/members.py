@@ -1,6 +1,6 @@
 """Members of share groups that stall, crash and lie, and what else happens to their queues."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch
 from kproxy.shares import share_partition
 from kproxy.shares.acknowledging import Acknowledging, Said
+from kproxy.shares.lanes import share_lanes
 from kproxy.shares.poll import ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.window import ACCEPT, GAP, REJECT, RELEASE, RENEW
@@ -272,10 +273,13 @@ class Happenings:
     def append(self, key: PartitionKey, **more: Any) -> int:
         """Append a batch, and return its first offset."""
         count = self.rng.randrange(1, BATCH_MAX + 1)
-        body = batch(*[b"v"] * count, **more)
+        body = self.batch(count, **more)
         outcome = self.world.land(Envelope(Kind.APPEND, *key, body=body))
         assert not outcome.code
         return outcome.number
+
+    def batch(self, count: int, **more: Any) -> bytes:
+        return batch(*[b"v"] * count, **more)
 
     def transaction(self, key: PartitionKey, commit: bool) -> None:
         self.producer_id += 1
@@ -327,8 +331,7 @@ class Happenings:
         self.world.land(Compact(*key, some[:4]).envelope())
 
 
-async def _simulate(world: World) -> None:
-    happenings = Happenings(world)
+async def _simulate(world: World, happenings: Happenings) -> None:
     async with anyio.create_task_group() as tasks:
         world.tasks = tasks
         for _ in range(2):
@@ -351,14 +354,18 @@ async def _simulate(world: World) -> None:
     world.truth.all_ended()
 
 
-def simulated(seed: int, *, shuffled: bool = False) -> Truth:
+def simulated(
+    seed: int, *, shuffled: bool = False, world: Callable[[int], World] = World,
+    happenings: Callable[[Any], Happenings] = Happenings,
+) -> Truth:  # fmt: skip
     worlds: list[World] = []
 
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(share_partition, "to_thread", virtual_time.Inline)
-            worlds.append(World(seed))
-            await _simulate(worlds[0])
+            patch.setattr(share_lanes, "to_thread", virtual_time.Inline)
+            worlds.append(world(seed))
+            await _simulate(worlds[0], happenings(worlds[0]))
 
     try:
         virtual_time.run(main, seed, shuffled=shuffled)

@@ -1,0 +1,259 @@
+"""Share groups with lanes, on a worker in memory: whose turn it is, and what a change finds."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.common.errors import Code
+from kproxy.metadata.lane_settings import (
+    IN_FLIGHT,
+    LANE,
+    LOOKAHEAD,
+    PRIORITY,
+    RATE,
+    WEIGHTS,
+)
+from kproxy.protocol.made_batches import Content, header, record
+from kproxy.protocol.made_batches import batch as made
+from kproxy.virtual.commands.records import Compact, Trim
+from kproxy.virtual.commands.shares import EARLIEST
+from tests.handlers.test_handlers import Client
+from tests.present import present
+from tests.shares.test_polls import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    a_queue,
+    initialise,
+    row,
+)
+from tests.wire import TODAY_MS, batch, keyed, produce_values
+
+ORDERED = {LANE: "key", IN_FLIGHT: "1"}
+
+
+async def configure(client: Client, **settings: str) -> None:
+    """Set a group's settings; those not named go back to their defaults."""
+    resource = {"resource_type": 32, "resource_name": GROUP,
+                "configs": [{"name": n, "value": v} for n, v in settings.items()]}  # fmt: skip
+    answer = await client.call(33, 2, {"resources": [resource], "validate_only": False})
+    assert answer.responses[0].error_code == 0, answer
+
+
+async def with_lanes(settings: dict[str, str], *keys: bytes | None, **config: Any) -> Client:
+    """Return a client of a queue with a batch of records with these keys."""
+    client = await a_queue(**config)
+    await configure(client, **settings)
+    if keys:
+        await produce(client, *keys)
+    return client
+
+
+async def produce(client: Client, *keys: bytes | None, **more: Any) -> None:
+    sent = keyed(*[(key, b"v") for key in keys], **more)
+    answer = await client.call(0, 9, produce_values("q", sent))
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+async def produce_headers(client: Client, *headers: dict[str, str]) -> None:
+    records = [
+        record(at, Content(b"k", b"v"), [header(*one) for one in some.items()])
+        for at, some in enumerate(headers)
+    ]
+    answer = await client.call(0, 9, produce_values("q", made(records, TODAY_MS)))
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def offsets(given: list[tuple[int, int, int]]) -> list[int]:
+    return [at for first, last, _ in given for at in range(first, last + 1)]
+
+
+async def test_one_record_behind_many_of_another_lane_is_in_the_next_answer() -> None:
+    client = await with_lanes({LANE: "key"}, *[b"a"] * 300)
+    member = Member(client)
+    assert offsets(await member.given(records=2)) == [0, 1]
+    await produce(client, b"b")
+    assert offsets(await member.given(records=2)) == [2, 300]
+
+
+async def test_a_lane_in_order_waits_for_what_is_held() -> None:
+    client = await with_lanes(ORDERED, b"a", b"a", b"b", b"a")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 2]
+    assert await two.given() == []
+    assert await one.says((0, 0, (ACCEPT,))) == Code.NONE
+    assert offsets(await two.given()) == [1]
+    assert await two.says((1, 1, (RELEASE,))) == Code.NONE
+    assert await one.given() == [(1, 1, 2)]
+    assert await one.says((1, 1, (REJECT,)), (2, 2, (ACCEPT,))) == Code.NONE
+    assert offsets(await two.given()) == [3]
+    await two.says((3, 3, (ACCEPT,)))
+    assert row(client).start == 4
+
+
+async def test_a_waiting_member_is_told_when_a_lane_may_go_on() -> None:
+    client = await with_lanes(ORDERED, b"a", b"a")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0]
+    given: list[Any] = []
+
+    async def wait() -> None:
+        given.extend(await two.given(wait_ms=10_000))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.sleep(0.01)
+            await one.says((0, 0, (ACCEPT,)))
+    assert offsets(given) == [1]
+
+
+async def test_lanes_are_those_of_a_header() -> None:
+    client = await with_lanes({LANE: "header:tenant", IN_FLIGHT: "1"})
+    await produce_headers(client, {"tenant": "a"}, {"tenant": "a"}, {"x": "a"}, {}, {"tenant": ""})
+    assert offsets(await Member(client).given()) == [0, 2]
+
+
+async def test_records_without_a_key_are_one_lane() -> None:
+    client = await with_lanes(ORDERED, None, None, b"", b"a")
+    assert offsets(await Member(client).given()) == [0, 3]
+
+
+async def test_weights_are_turns_in_a_row() -> None:
+    client = await with_lanes({LANE: "key", WEIGHTS: "a=2"}, *[b"a"] * 4, *[b"b"] * 4)
+    assert offsets(await Member(client).given(records=3)) == [0, 1, 4]
+    assert offsets(await Member(client, "n").given(records=3)) == [2, 3, 5]
+
+
+async def test_a_rate_bounds_a_lane_and_not_the_others() -> None:
+    client = await with_lanes({LANE: "key", RATE: "1/h"}, b"a", b"a", b"b")
+    member = Member(client)
+    assert offsets(await member.given()) == [0, 2]
+    assert await member.given() == []
+
+
+async def test_urgent_records_come_first() -> None:
+    client = await with_lanes({PRIORITY: "header:p"})
+    await produce_headers(client, {"p": "1"}, {}, {"p": "9"}, {"p": "none"}, {"p": "9"})
+    member = Member(client)
+    assert offsets(await member.given(records=2)) == [2, 4]
+    assert offsets(await member.given(records=2)) == [1, 3]
+    assert offsets(await member.given(records=2)) == [0]
+
+
+async def test_lanes_that_are_made_while_records_are_held_keep_their_order() -> None:
+    client = await with_lanes({}, b"a", b"a", b"b")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 1, 2]
+    await produce(client, b"a", b"c")
+    await configure(client, **ORDERED)
+    assert offsets(await two.given()) == [4]
+    await one.says((0, 1, (ACCEPT,)))
+    assert offsets(await two.given()) == [3]
+
+
+async def test_a_group_that_gives_up_its_lanes_goes_on_in_order() -> None:
+    client = await with_lanes(ORDERED, b"a", b"a", b"b", b"b")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 2]
+    await configure(client)
+    assert offsets(await two.given()) == [1, 3]
+    await one.says((0, 0, (ACCEPT,)), (2, 2, (ACCEPT,)))
+    await two.says((1, 1, (ACCEPT,)), (3, 3, (ACCEPT,)))
+    assert row(client).start == 4
+    assert client.worker.shares.lane_memory.used == 0
+
+
+async def test_what_is_compacted_away_and_markers_are_gaps_of_no_lane() -> None:
+    client = await with_lanes(ORDERED, b"a")
+    await produce(client, b"a")
+    await produce(client, b"b")
+    await produce(client, b"a")
+    key = initialise(client)
+    client.worker.any_shard().append([Compact(*key, [(1, 0), (2, 0)]).envelope()])
+    member = Member(client)
+    assert offsets(await member.given()) == [0]
+    await member.says((0, 0, (ACCEPT,)))
+    assert offsets(await member.given()) == [3]
+    assert row(client).start == 3
+
+
+async def test_a_trim_lets_the_lane_of_what_was_held_go_on() -> None:
+    client = await with_lanes(ORDERED, b"a", b"b", b"b", b"a", b"a")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 1]
+    key = initialise(client)
+    client.worker.any_shard().append([Trim(*key, 4).envelope()])
+    assert offsets(await two.given()) == [4]
+
+
+async def test_a_new_owner_derives_the_lanes_again() -> None:
+    client = await with_lanes(ORDERED, b"a", b"a", b"b", b"b")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 2]
+    await one.says((0, 0, (ACCEPT,)))
+    client.worker.any_shard().claim_offset += 1
+    assert offsets(await two.given()) == [1, 2]
+
+
+async def test_a_reset_begins_with_new_lanes() -> None:
+    client = await with_lanes(ORDERED, b"a", b"b", b"a")
+    member = Member(client)
+    assert offsets(await member.given()) == [0, 1]
+    initialise(client, start=EARLIEST, epoch=2)
+    assert offsets(await member.given()) == [0, 1]
+
+
+async def test_lanes_are_looked_for_as_far_as_the_group_says() -> None:
+    client = await with_lanes({LANE: "key", LOOKAHEAD: "1000"}, *[b"a"] * 999, b"b")
+    await produce(client, b"c")
+    member = Member(client)
+    assert offsets(await member.given(records=3)) == [0, 1, 999]
+    await member.says((0, 1, (ACCEPT,)))
+    assert offsets(await member.given(records=2)) == [2, 1000]
+
+
+async def test_without_memory_lanes_look_less_far_and_the_order_stays() -> None:
+    client = await with_lanes({**ORDERED, LOOKAHEAD: "2000"}, b"a", share_lanes_bytes_max=1)
+    await client.metadata("other")
+    key = initialise(client, "other")
+    for name in (b"a", b"a", b"b"):
+        sent = keyed(*[(name, b"v")] * 600)
+        await client.call(0, 9, produce_values("other", sent))
+    member = Member(client, "m", "q", "other")
+    assert offsets(await member.given()) == [0, 0]
+    other = client.worker.shares.find(client.worker.any_shard(), key, GROUP)
+    assert present(other.lanes).index.end == 1200
+    assert client.worker.counters.share_lookaheads_shortened == 1
+
+
+async def test_records_that_cannot_be_read_are_in_the_lane_of_those_that_say_none() -> None:
+    client = await with_lanes(ORDERED)
+    bad = batch(b"", b"", packed=b"\xff" * 30)
+    await client.call(0, 9, produce_values("q", bad))
+    member = Member(client)
+    assert offsets(await member.given()) == [0]
+    assert client.worker.counters.share_lanes_unread == 2
+
+
+async def test_records_given_too_often_end_and_their_lane_goes_on() -> None:
+    client = await with_lanes({**ORDERED, "share.delivery.count.limit": "2"}, b"a", b"a")
+    member = Member(client)
+    for deliveries in (1, 2):
+        assert await member.given() == [(0, 0, deliveries)]
+        await member.says((0, 0, (RELEASE,)))
+    assert offsets(await member.given()) == [1]
+
+
+@pytest.mark.parametrize("name", [LANE, PRIORITY])
+async def test_lanes_below_their_level_are_refused(name: str) -> None:
+    client = await a_queue()
+    client.worker.level.value = 8
+    configs = [{"name": name, "value": "header:a", "config_operation": 0}]
+    resource = {"resource_type": 32, "resource_name": GROUP, "configs": configs}
+    answer = await client.call(44, 1, {"resources": [resource], "validate_only": False})
+    assert answer.responses[0].error_code == Code.INVALID_CONFIG
+    assert "needs level 9" in answer.responses[0].error_message
