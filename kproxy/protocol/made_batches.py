@@ -123,6 +123,29 @@ def batch_of_bodies(
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
 
 
+Cut = tuple[int, int, bytes]
+"""A record that was cut out of its batch: its offset, its time in ms, its bytes from the key on."""
+
+
+def gapped_batch(records: Sequence[Cut], codec: int = 0) -> bytes:
+    """Return a batch of records at their offsets, ascending, with gaps where these are."""
+    base, first_ms, _ = records[0]
+    last_ms = first_ms
+    parts: list[bytes] = []
+    for offset, time_ms, body in records:
+        if time_ms > last_ms:
+            last_ms = time_ms
+        head = b"\0" + _varlong(time_ms - first_ms) + _varlong(offset - base)
+        parts += (uvarint(2 * (len(head) + len(body))), head, body)
+    data = b"".join(parts)
+    if codec:
+        data = pack(data, codec)
+    last, count = records[-1][0] - base, len(records)
+    tail = _TAIL.pack(codec, last, first_ms, last_ms, -1, -1, -1, count)
+    crc = crc32c(data, crc32c(tail))
+    return b"".join((_HEAD.pack(base, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
+
+
 def fitted(bodies: Sequence[tuple[bytes, int]], codec: int, most: int) -> bytes:
     """Return a batch of records of at most `most` bytes, as `batch_of_bodies` makes it.
 

@@ -16,13 +16,14 @@ from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.shares.lanes.cutting import is_worthwhile
+from kproxy.shares.lanes.scattered import Scattered
 from kproxy.shares.lanes.share_lanes import ShareLanes
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
-from kproxy.virtual.rows.batches import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
 
@@ -48,6 +49,8 @@ class Found(NamedTuple):
     ranges: list[Range] = []  # noqa: RUF012 - never changed in place
     stored: Stored | None = None
     size: int = 0
+    cut: bytes = b""
+    """The records, where they are cut out of their batches."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,8 @@ class _Round:
     logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
     """The places in `found` of what was delivered before, by the change that says so."""
+    cuts: list[tuple[int, Followed, Scattered]] = field(default_factory=list)
+    """The places in `found` of records that are to be cut out of their batches."""
     bytes_left: int = 0
     records_left: int = 0
     again: bool = False
@@ -112,7 +117,10 @@ class SharePoll:
                             continue
                 seen = await self._round()
                 if seen.found or seen.news:
-                    return [*await self._given(seen), *self._errors]
+                    given = await self._cut_out(seen, await self._given(seen))
+                    if given or self._errors:
+                        return [*given, *self._errors]
+                    continue
                 if seen.again:
                     await self._pace.rest()
                     self.settings = self._shares.settings(session.group)
@@ -305,7 +313,14 @@ class SharePoll:
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
         ranges = taken.ranges
-        batches = overlapping(readable, ranges) if readable else share.batches_of(ranges)
+        if readable is not None:
+            batches = readable.overlapping(ranges)
+        else:
+            spans = share.spans_of(ranges)
+            batches = [batch for batch, _ in spans]
+            if is_worthwhile(spans, ranges):
+                scattered = Scattered(share, spans, seen.bytes_left)
+                seen.cuts.append((len(seen.found), followed, scattered))
         size = sum([batch[3] for batch in batches])
         seen.bytes_left -= size
         seen.records_left -= sum([last - first + 1 for first, last, _ in ranges])
@@ -325,8 +340,31 @@ class SharePoll:
                     seen.found[place] = Found(seen.found[place].ident, code)
         return seen.found
 
+    async def _cut_out(self, seen: _Round, found: list[Found]) -> list[Found]:
+        """Cut scattered records out of their batches; return what there is to be given then."""
+        limit = self.settings.delivery_count_limit
+        for place, followed, scattered in seen.cuts:
+            one = found[place]
+            if not one.ranges:
+                continue
+            given = await scattered.cut(self._shares, self._session.member, one.ranges, limit)
+            if given is None:
+                continue
+            if given.gone.runs:
+                change = PartitionChange(scattered.share, given.gone.runs, given.gone)
+                self._shares.log(self._session.group, [change])
+            if given.left:
+                self._look_again(followed, scattered.share)
+            found[place] = one._replace(
+                ranges=given.ranges, stored=None, size=len(given.batch), cut=given.batch
+            )
+        return [one for one in found if one.ranges or one.code]
+
     def _give_back(self, followed: Followed, share: SharePartition, found: Found) -> None:
         share.window.give_back(found.ranges)
+        self._look_again(followed, share)
+
+    def _look_again(self, followed: Followed, share: SharePartition) -> None:
         share.waiters.pop(followed, None)
         self._session.dirty[followed] = None
         share.wake_next()
@@ -345,19 +383,3 @@ class SharePoll:
             if one.code:
                 kept.append(one)
         return kept
-
-
-def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
-    """Return the batches that have any of the records of ascending ranges."""
-    found = []
-    at = 0
-    for first, last, batch in readable.stretches:
-        if batch is None:
-            continue
-        while at < len(ranges) and ranges[at].last < first:
-            at += 1
-        if at == len(ranges):
-            break
-        if ranges[at].first <= last:
-            found.append(batch)
-    return found

@@ -14,6 +14,7 @@ from kproxy.fetching.aborted import AbortedSearch
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 from kproxy.shares.aborted_stretch import AbortedStretch, transactions_of
+from kproxy.shares.lanes.cutting import Span
 from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
 from kproxy.shares.taking import Limits, Range, Stretch
@@ -61,6 +62,21 @@ class Readable:
     @property
     def batches(self) -> list[StoredBatch]:
         return [batch for _, _, batch in self.stretches if batch is not None]
+
+    def overlapping(self, ranges: list[Range]) -> list[StoredBatch]:
+        """Return the batches that have any of the records of ascending ranges."""
+        found = []
+        at = 0
+        for first, last, batch in self.stretches:
+            if batch is None:
+                continue
+            while at < len(ranges) and ranges[at].last < first:
+                at += 1
+            if at == len(ranges):
+                break
+            if ranges[at].first <= last:
+                found.append(batch)
+        return found
 
     def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
         """Add what comes next; holes that touch are one."""
@@ -307,18 +323,16 @@ class SharePartition:
             self._look_end = end
         raise Searching
 
-    def batches_of(self, ranges: list[Range]) -> list[StoredBatch]:
+    def spans_of(self, ranges: list[Range]) -> list[Span]:
         """Return the batches that have any of the records of ascending ranges."""
-        found: list[StoredBatch] = []
+        found: list[Span] = []
         end = -1
         for first, last, _ in ranges:
             if last < end:
                 continue
-            for batch, last_offset in self.shard.state.stored_spans(
-                self.key, max(first, end), last + 1
-            ):
-                found.append(batch)
-                end = last_offset + 1
+            for span in self.shard.state.stored_spans(self.key, max(first, end), last + 1):
+                found.append(span)
+                end = span[1] + 1
         return found
 
     # -- waiting

@@ -249,6 +249,8 @@ async def _answer(
             if part.stored is not None:
                 pieces += b"".join(texts), part.stored
                 texts = []
+            elif part.cut:
+                texts.append(part.cut)
             texts.append(encoded.share_partition_tail(part.ranges))
             if request.budget.due:
                 await request.budget.rest()

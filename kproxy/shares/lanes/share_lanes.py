@@ -16,6 +16,7 @@ from kproxy.common.counters import Counters
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
 from kproxy.shard.shard import Shard
+from kproxy.shares.lanes.cutting import OpenedBatches
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
@@ -30,7 +31,7 @@ _BATCHES_MAX = 500  # in a slice
 _RECORDS_MAX = 20_000  # in a slice: some 50 ms of a thread
 _AT_ONCE = 200  # records that are looked at without a thread
 _AT_ONCE_BYTES = 64 << 10
-_TOLD_S = 60.0  # between two events that say the same
+_OPENED = 8  # the part of the memory that such batches have
 
 
 class Aborted(Protocol):
@@ -49,7 +50,8 @@ class LaneMemory:
         self.counters = counters
         self.salt = secrets.randbits(64) if salt is None else salt
         self.used = 0
-        self.told_at = -_TOLD_S
+        self.opened = OpenedBatches(bytes_max // _OPENED)
+        """The batches that records are cut out of, beside the lanes."""
 
     @property
     def has_room(self) -> bool:

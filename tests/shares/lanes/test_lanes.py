@@ -14,8 +14,11 @@ from kproxy.metadata.lane_settings import (
     RATE,
     WEIGHTS,
 )
+from kproxy.protocol.batch import read_header
 from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.made_batches import batch as made
+from kproxy.protocol.records import keyed_records, unpacked, with_records
+from kproxy.shard.copier import copy_of
 from kproxy.virtual.commands.records import Compact, Trim
 from kproxy.virtual.commands.shares import EARLIEST
 from tests.handlers.test_handlers import Client
@@ -29,8 +32,9 @@ from tests.shares.test_polls import (
     a_queue,
     initialise,
     row,
+    share_of,
 )
-from tests.wire import TODAY_MS, batch, keyed, produce_values
+from tests.wire import TODAY_MS, batch, batches, keyed, produce_values
 
 ORDERED = {LANE: "key", IN_FLIGHT: "1"}
 
@@ -257,3 +261,59 @@ async def test_lanes_below_their_level_are_refused(name: str) -> None:
     answer = await client.call(44, 1, {"resources": [resource], "validate_only": False})
     assert answer.responses[0].error_code == Code.INVALID_CONFIG
     assert "needs level 9" in answer.responses[0].error_message
+
+
+async def given_records(member: Member, **more: Any) -> list[tuple[int, bytes | None]]:
+    """Return (offset, key) of each record in the batches of an answer, and accept nothing."""
+    answer = await member.fetch(**more)
+    return [
+        (base + one.offset_delta, one.key)
+        for topic in answer.responses
+        for part in topic.partitions
+        for base, sent in batches(part.records)
+        for one in keyed_records(read_header(sent), unpacked(sent))
+    ]
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+async def test_scattered_records_are_cut_out_of_their_batches(codec: int) -> None:
+    client = await with_lanes({LANE: "key"})
+    for _ in range(3):
+        await produce(client, *[b"a"] * 50, b"b", *[b"a"] * 50, codec=codec)
+    await produce(client, b"c", codec=codec)
+    given = await given_records(Member(client), records=5)
+    assert given == [(0, b"a"), (1, b"a"), (50, b"b"), (151, b"b"), (303, b"c")]
+
+
+async def test_batches_of_which_most_is_given_are_sent_as_they_lie() -> None:
+    client = await with_lanes({LANE: "key"}, b"a", b"a", b"b")
+    assert len(await given_records(Member(client), records=2)) == 3
+
+
+async def test_records_that_compaction_has_taken_since_are_done_and_not_given() -> None:
+    client = await with_lanes({LANE: "key"}, *[b"a"] * 40, b"b")
+    member = Member(client)
+    assert offsets(await member.given(records=1)) == [0]
+    share = share_of(client)
+    key, state = share.key, share.shard.state
+    ((last, found),) = state.batches(key, 0, 41)
+    data = bytes(client.worker.any_shard().segments.data)
+    head = data[found.position : found.position + found.length]
+    kept = [one for one in keyed_records(read_header(head), unpacked(head)) if one.key == b"b"]
+    smaller = with_records(read_header(head), [one.data for one in kept], TODAY_MS)
+    client.worker.any_shard().append([copy_of(key, last, found, smaller, 1)])
+    assert await given_records(member, records=3) == [(40, b"b")]
+    await member.given()
+    assert row(client).done + row(client).start >= 2
+
+
+async def test_an_answer_that_is_cut_has_no_more_bytes_than_asked_for() -> None:
+    client = await with_lanes({LANE: "key"})
+    for name in (b"a", b"b", b"c"):
+        sent = keyed(*[(b"x%d" % at, b"small") for at in range(50)], (name, b"v" * 4000))
+        await client.call(0, 9, produce_values("q", sent))
+    member = Member(client)
+    first = await given_records(member, records=200, max_bytes=5000)
+    assert 0 < len(first) < 100
+    rest = await given_records(Member(client, "n"), records=200)
+    assert {key for _, key in (*first, *rest)} >= {b"a", b"b", b"c"}

@@ -1,7 +1,8 @@
 """Lanes in the simulation of share groups: records have keys, and the groups' rules change.
 
 L1 a record is given only while less records of its lane than may be in flight, and that come before
-it, are not done: with one in flight that is the order. L2 no lane is stuck, which is S5.
+it, are not done: with one in flight that is the order. L2 no lane is stuck, which is S5. L3 records
+that are cut out of their batches are those that are given.
 """
 
 from dataclasses import replace

@@ -9,11 +9,12 @@ import pytest
 
 from kproxy.common.errors import Code
 from kproxy.loop.pace import Pace
-from kproxy.protocol.batch import control_batch
+from kproxy.protocol.batch import control_batch, read_header
+from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.shares import share_partition
 from kproxy.shares.acknowledging import Acknowledging, Said
-from kproxy.shares.lanes import share_lanes
-from kproxy.shares.poll import ShareLimits, SharePoll
+from kproxy.shares.lanes import scattered, share_lanes
+from kproxy.shares.poll import Found, ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.window import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -94,6 +95,8 @@ class Member:
                 continue
             key = QueueId(one.ident[0]), one.ident[1]
             steady = epochs.get(key) == self.epochs(worker).get(key)
+            if one.cut:
+                self.check_cut(one)
             for first, last, deliveries in one.ranges:
                 got.append((one.ident, first, last))
                 for offset in range(first, last + 1):
@@ -104,6 +107,15 @@ class Member:
         for key in self.world.keys:
             worker.sessions.follow(session, (key[0], key[1]))
         await self.work(worker, session, got)
+
+    def check_cut(self, found: Found) -> None:
+        """Check that the records that were cut out are those that are given."""
+        header = read_header(found.cut)
+        sent = {header.base_offset + one.offset_delta
+                for one in keyed_records(header, unpacked(found.cut))}  # fmt: skip
+        given = {at for first, last, _ in found.ranges for at in range(first, last + 1)}
+        assert sent == given, f"L3: {given} given, {sent} sent"
+        self.truth.counted["cut out"] += len(sent)
 
     def open(self, worker: Worker) -> ShareSession:
         self.connections += 1
@@ -363,7 +375,8 @@ def simulated(
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(share_partition, "to_thread", virtual_time.Inline)
-            patch.setattr(share_lanes, "to_thread", virtual_time.Inline)
+            for module in (share_lanes, scattered):
+                patch.setattr(module, "to_thread", virtual_time.Inline)
             worlds.append(world(seed))
             await _simulate(worlds[0], happenings(worlds[0]))
 
