@@ -139,6 +139,12 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
     "shares.lanes.index._CLEANED_MAX": 2,
+    "shares.lanes.lane_window._HOLE_MAX": 4,
+    "shares.lanes.lane_window._TAKEN_MAX": 40,
+    "shares.lanes.reading._RUN_MAX": 2,
+    "shares.lanes.share_lanes._AT_ONCE": 2,
+    "shares.lanes.share_lanes._BATCHES_MAX": 2,
+    "shares.lanes.share_lanes._RECORDS_MAX": 4,
     "shares.poll._FOUND_MAX": 2,
     "shares.sessions._AT_ONCE": 1,
     "shares.share_partition._COMMITTED_MAX": 2,
@@ -222,6 +228,8 @@ FIXED: dict[str, str] = {
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
+        metadata.lane_settings.LOOKAHEAD_MAX metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
         protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
@@ -254,8 +262,8 @@ FIXED: dict[str, str] = {
         upstream.topic_tailer._MESSAGES_AT_ONCE
     """,
     "Logs of earlier releases are folded by it.": """
-        virtual.rows.groups._EVERY virtual.producers.PRODUCERS_REMEMBERED
-        virtual.producers._FORGOTTEN_AT_ONCE
+        virtual.rows.groups._EVERY virtual.folds.shares._MOVED_MAX
+        virtual.producers.PRODUCERS_REMEMBERED virtual.producers._FORGOTTEN_AT_ONCE
     """,
 }
 """The reasons, each with the limits that it holds for."""

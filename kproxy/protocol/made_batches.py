@@ -75,9 +75,9 @@ def _sized(data: bytes | None) -> bytes:
     return _NONE if data is None else _varlong(len(data)) + data
 
 
-def header(name: str, value: str) -> bytes:
+def header(name: str, value: str | bytes) -> bytes:
     """Return one header of a record."""
-    return _sized(name.encode()) + _sized(value.encode())
+    return _sized(name.encode()) + _sized(value.encode() if isinstance(value, str) else value)
 
 
 def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:

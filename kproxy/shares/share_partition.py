@@ -22,7 +22,7 @@ from kproxy.shares.window import Acquired, Pending
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
-from kproxy.virtual.rows.shares import SHARE_PARTITIONS
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS, freed_key
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -285,13 +285,16 @@ class SharePartition:
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory,
+                memory, self.epoch, self.wake_next,
             )  # fmt: skip
+            if rules.holds:
+                self.shard.watchers.add(freed_key(self.key), self.lanes)
         return self.lanes
 
     def leave_lanes(self) -> None:
         if self.lanes is not None:
             self.lanes.close()
+            self.shard.watchers.discard(freed_key(self.key), self.lanes)
             self.lanes = None
             self.window.leave_lanes()
             self._look_end = -1
@@ -307,6 +310,8 @@ class SharePartition:
             return False
         self.window.trim(row.log_start)
         index = lanes.index
+        if lanes.is_stale:
+            lanes.hold_again(self.epoch)
         if not index.clean():
             raise Searching
         end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)

@@ -155,7 +155,12 @@ class SharePartitions:
         partitions = [
             ShareRuns(one.share.key, one.share.epoch, _owing(one.runs, owed)) for one in changes
         ]
-        command = ChangeShares(group, partitions, self._now_ms())
+        holds = {
+            id(one): found for one in changes
+            if one.share.lanes is not None and (found := one.share.lanes.holds_of(one.runs))
+        }  # fmt: skip
+        every = tuple(hold for found in holds.values() for hold in found)
+        command = ChangeShares(group, partitions, self._now_ms(), every)
         ticket = shard.append([command.envelope()])
         backoff: tuple[float, ...] = ()
         if not all(TERMINAL[run.byte] for one in changes for run in one.runs):
@@ -171,6 +176,9 @@ class SharePartitions:
                 if code:
                     self.take_back(change.share, change.pending)
                 else:
+                    if (held := holds.get(id(change))) and change.share.lanes is not None:
+                        for hold in held:
+                            change.share.lanes.index.hold(hold.lane)
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
                 self.let_go(change.share)

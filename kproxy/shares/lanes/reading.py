@@ -56,7 +56,8 @@ class LaneReader:
         self._level = rules.priority.encode()
         self._by_level = rules.by_level
         names = frozenset(filter(None, (self._header, self._level)))
-        self._names: bool | frozenset[bytes] = names or False
+        self.names: bool | frozenset[bytes] = names or False
+        """The headers that are looked at; False: none."""
         self._open: tuple[int, Iterator[Part]] | None = None
 
     def lane(self, key: bytes | None, headers: dict[bytes, bytes | None]) -> bytes:
@@ -113,7 +114,7 @@ class LaneReader:
             return
         transaction, told = transaction_of(head), base
         try:
-            for run in body_runs(head, data, headers=self._names):
+            for run in body_runs(head, data, headers=self.names):
                 offsets = [base + one[0] for one in run]
                 end = offsets[-1] + 1
                 hashes, levels = self._lanes_of(run)

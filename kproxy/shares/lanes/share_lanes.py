@@ -6,6 +6,7 @@ it came, and so a lane that begins behind a long backlog has its turn with its n
 """
 
 import secrets
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
@@ -13,6 +14,7 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 
 from kproxy.common.counters import Counters
+from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
 from kproxy.shard.shard import Shard
@@ -22,7 +24,9 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
 from kproxy.shares.record_states import IS_AVAILABLE, IS_TAKEN
 from kproxy.shares.taking import Limits, Stretch
+from kproxy.virtual.commands.shares import Hold, Run
 from kproxy.virtual.rows.batches import NO_TRANSACTION
+from kproxy.virtual.rows.shares import HELD_LANES
 from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
@@ -63,7 +67,7 @@ class ShareLanes:
 
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
-        committed: bool, memory: LaneMemory,
+        committed: bool, memory: LaneMemory, epoch: int = 0, wake: Callable[[], None] = nothing,
     ) -> None:  # fmt: skip
         self.rules, self.committed = rules, committed
         self.reader = LaneReader(rules)
@@ -71,7 +75,7 @@ class ShareLanes:
         window.holes.clear()
         self._shard, self._key, self._group = shard, key, group
         self._window = window
-        self._memory = memory
+        self._memory, self._wake = memory, wake
         self._counted = 0  # bytes of the memory
         self._scanned: anyio.Event | None = None  # while a slice is read
         self._aborted: Aborted | None = None
@@ -79,6 +83,44 @@ class ShareLanes:
         taken = window._taken_before(window.end)
         self._until = taken[-1] + 1 if taken else window.start
         self._bytes = self._records = 0
+        self.is_stale = False
+        """Whether lanes that were held may have been freed."""
+        if rules.holds:
+            self.hold_again(epoch)
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    def changed(self, key: PartitionKey) -> None:
+        """Note that lanes were freed."""
+        self.is_stale = True
+        self._wake()
+
+    def hold_again(self, epoch: int) -> None:
+        """Hold the lanes that the rows say are held, and no others."""
+        self.is_stale = False
+        held = {
+            HELD_LANES.parts(key)[2]
+            for key, data in self._shard.state.kv.walk(*HELD_LANES.range(self._key, self._group))
+            if HELD_LANES.decode(data).epoch == epoch
+        }
+        for lane in self.index.held - held:
+            self.index.free(lane)
+        for lane in held:
+            self.index.hold(lane)
+
+    def holds_of(self, runs: Sequence[Run]) -> list[Hold]:
+        """Return the lanes that are to be held, as records of theirs are given up."""
+        if not self.rules.holds:
+            return []
+        found: dict[int, Hold] = {}
+        for run in runs:
+            if run.cause:
+                for offset in range(run.first, run.first + run.records):
+                    if (lane := self.index.lane_of(offset)) >= 0:
+                        found[lane] = Hold(self._key, lane, offset)
+        return list(found.values())
 
     @property
     def bytes_each(self) -> float:

@@ -10,6 +10,7 @@ from kproxy.metadata.lane_settings import (
     IN_FLIGHT,
     LANE,
     LOOKAHEAD,
+    ON_DEAD,
     PRIORITY,
     RATE,
     WEIGHTS,
@@ -19,8 +20,10 @@ from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.made_batches import batch as made
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import copy_of
+from kproxy.shares.lanes.reading import hash_of
+from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.commands.records import Compact, Trim
-from kproxy.virtual.commands.shares import EARLIEST
+from kproxy.virtual.commands.shares import EARLIEST, FreeLanes
 from tests.handlers.test_handlers import Client
 from tests.present import present
 from tests.shares.test_polls import (
@@ -317,3 +320,51 @@ async def test_an_answer_that_is_cut_has_no_more_bytes_than_asked_for() -> None:
     assert 0 < len(first) < 100
     rest = await given_records(Member(client, "n"), records=200)
     assert {key for _, key in (*first, *rest)} >= {b"a", b"b", b"c"}
+
+
+HOLDING = {**ORDERED, ON_DEAD: "hold"}
+
+
+async def test_a_lane_whose_record_was_rejected_is_held_until_it_is_freed() -> None:
+    client = await with_lanes(HOLDING, b"a", b"a", b"b", b"b")
+    member = Member(client)
+    assert offsets(await member.given()) == [0, 2]
+    await member.says((0, 0, (REJECT,)), (2, 2, (ACCEPT,)))
+    assert offsets(await member.given()) == [3]
+    key = initialise(client)
+    client.worker.any_shard().claim_offset += 1
+    assert offsets(await Member(client, "n").given()) == [3]  # a new owner holds it, too
+    freed = FreeLanes(key, GROUP, [(hash_of(b"a"),)])
+    client.worker.any_shard().append([freed.envelope()])
+    assert offsets(await Member(client, "o").given()) == [1]
+
+
+async def test_a_lane_whose_record_was_given_too_often_is_held() -> None:
+    client = await with_lanes({**HOLDING, "share.delivery.count.limit": "2"}, b"a", b"a")
+    member = Member(client)
+    for deliveries in (1, 2):
+        assert await member.given() == [(0, 0, deliveries)]
+        await member.says((0, 0, (RELEASE,)))
+    assert await member.given() == []
+    assert row(client).start == 1
+
+
+async def test_a_reset_frees_held_lanes() -> None:
+    client = await with_lanes(HOLDING, b"a", b"a")
+    member = Member(client)
+    assert offsets(await member.given()) == [0]
+    await member.says((0, 0, (REJECT,)))
+    initialise(client, start=EARLIEST, epoch=2)
+    assert offsets(await member.given()) == [0]
+
+
+async def test_a_rejection_that_comes_twice_holds_a_lane_once() -> None:
+    client = await with_lanes(HOLDING, b"a", b"a")
+    member = Member(client)
+    await member.given()
+    await member.says((0, 0, (REJECT,)))
+    shard: Any = client.worker.any_shard()
+    late = next(one for one in reversed(shard.log) if one.kind == Kind.SHARE)
+    shard.append([FreeLanes(initialise(client), GROUP, [(hash_of(b"a"),)]).envelope()])
+    shard.append([late])
+    assert offsets(await member.given()) == [1]
