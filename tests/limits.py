@@ -189,7 +189,8 @@ FIXED: dict[str, str] = {
         groups.upkeep.restoring._ROWS_AT_ONCE groups.upkeep.restoring._QUEUES_AT_ONCE
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
-        handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
+        handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
+        shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
         handlers.shares.offsets._AT_ONCE
         handlers.produce.inspection._BLAMED_MAX handlers.common.by_time._ROWS_AT_ONCE
@@ -222,7 +223,8 @@ FIXED: dict[str, str] = {
         handlers.access.quotas._TOLD_MAX common.logs._TEXT_MAX common.logs._TOLD_CLIENTS_MAX
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
-        tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX tools.commands._LIMIT
+        shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
+        tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX

@@ -41,10 +41,10 @@ class RecordStates:
         return self.start + len(self._states)
 
     def counts(self) -> dict[int, int]:
-        """Return how many records in the window were delivered so often, and are not done."""
+        """Return how many records were delivered so often, and are not done."""
         found: dict[int, int] = {}
         for byte in set(self._states):
-            if not TERMINAL[byte] and (byte or self.lanes is None):
+            if byte and not TERMINAL[byte]:
                 deliveries = byte >> COUNT_SHIFT
                 found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
         return found

@@ -136,7 +136,7 @@ def cut_out(
         if batch is None:
             batch = cache.read(segments, spans[at][0])
             codec = codec or batch.header.codec
-        found = _record(batch, spans[at][0][0], offset)
+        found = cut_record(batch, spans[at][0][0], offset)
         if found is None:
             missing.append(offset)
             continue
@@ -147,7 +147,7 @@ def cut_out(
     return CutOut(gapped_batch(cuts, codec) if cuts else b"", missing, [])
 
 
-def _record(batch: Opened, base: int, offset: int) -> Cut | None:
+def cut_record(batch: Opened, base: int, offset: int) -> Cut | None:
     """Return the offset, the time and the bytes of a record from its key on."""
     header, data, starts, deltas = batch
     delta = number = offset - base

@@ -367,9 +367,22 @@ class LaneIndex:
 
     # -- for people
 
-    def backlogs(self) -> Iterator[tuple[int, int]]:
-        """Yield (hash, offset) of each available record, in slices of the caller's."""
-        for at in range(max(0, self.start - self._base), len(self._lanes)):
-            lane = self._lanes[at]
-            if lane != NONE:
-                yield self.table.hashes[lane], self._base + at
+    @property
+    def resting(self) -> int:
+        """The number of lanes that have reached their rate."""
+        return len(self._rests)
+
+    def lanes_between(self, first: int, end: int) -> Iterator[int]:
+        """Yield the lane's number of each record that is not done, as far as it was looked at."""
+        base = self._base
+        return (lane for lane in self._lanes[max(0, first - base) : end - base] if lane != NONE)
+
+    def first_of(self, hashed: int) -> int:
+        """Return the first record of a lane that is not done; -1: there is none."""
+        lane = self.table.find(hashed)
+        if lane == NONE:
+            return -1
+        try:
+            return self._base + self._lanes.index(lane, max(0, self.start - self._base))
+        except ValueError:
+            return -1
