@@ -3,9 +3,16 @@
 Keys, headers and levels are random; the groups' rules change while members hold records.
 """
 
+import inspect
 from collections import Counter
+from functools import partial
+from typing import Any
 
-from tests.simulation.seeds import named, seeds
+import anyio
+import pytest
+
+from tests.simulation.seeds import named, see, seeds
+from tests.simulation.shares.lane_mistakes import SIMULATED, TURNS
 from tests.simulation.shares.lanes import LaneHappenings, LaneWorld
 from tests.simulation.shares.members import simulated
 from tests.simulation.shares.truth import Truth
@@ -29,3 +36,22 @@ def test_enough_happens_in_lanes() -> None:
     for name in ("given in order", "given again", "accepted", "rejected", "gaps", "given up",
                  "void by term", "acknowledged: NONE", "cut out"):  # fmt: skip
         assert counted[name] > 5, counted
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mistake", "seeds"), SIMULATED)
+def test_mistakes_in_lanes_are_seen(
+    monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: range
+) -> None:
+    mistake(monkeypatch)
+    see(with_lanes, seeds, OverflowError, KeyError)
+
+
+@pytest.mark.parametrize(("mistake", "check"), TURNS)
+def test_mistakes_in_turns_are_seen(
+    monkeypatch: pytest.MonkeyPatch, mistake: Any, check: Any
+) -> None:
+    mistake(monkeypatch)
+    run = partial(anyio.run, check) if inspect.iscoroutinefunction(check) else check
+    with pytest.raises(AssertionError):
+        run()

@@ -101,7 +101,7 @@ class Truth:
             if envelope.kind == Kind.SHARE_SET:
                 self._note_starts()
             return outcome
-        group, partitions, _ = ChangeShares.decode(envelope)
+        group, partitions, _, _ = ChangeShares.decode(envelope)
         before = [self.row((one.key, group)) for one in partitions]
         outcome = shard.apply(envelope)
         if outcome.code:
