@@ -24,8 +24,11 @@ class Work:
     """The records of a group's work, its members, and their notes."""
 
     def __init__(
-        self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
-    ) -> None:
+        self, servers: Servers, group: str, directory: Path, queues: int, partitions: int,
+        keys: int = 0,
+    ) -> None:  # fmt: skip
+        """Begin; `keys`: records have so many, by their numbers; 0: they have none."""
+        self._keys = keys
         self._servers, self.group = servers, group
         self.queues = [f"{group}-{number}" for number in range(queues)]
         self.partitions = partitions
@@ -67,7 +70,7 @@ class Work:
             queue, partition = batch % len(self.queues), batch // len(self.queues)
             client.produce(
                 self.queues[queue], b"%d" % number, partition=partition % self.partitions,
-                on_delivery=delivered,
+                key=b"%d" % (number % self._keys) if self._keys else None, on_delivery=delivered,
             )  # fmt: skip
         assert client.flush(4 * WAIT_S) == 0
         assert not guessed
