@@ -230,7 +230,7 @@ FIXED: dict[str, str] = {
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
-        metadata.lane_settings.LOOKAHEAD_MAX metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._NAME_MAX
         metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX

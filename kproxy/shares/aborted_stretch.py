@@ -1,4 +1,4 @@
-"""What was aborted of a stretch of a share partition: a group of read_committed is not given it."""
+"""The aborted part of a stretch of a share partition: a group of read_committed is not given it."""
 
 from bisect import bisect_right
 

@@ -1,4 +1,4 @@
-"""How the lanes of a share group stand, and the release of held ones; for `kproxy lanes`.
+"""The standing of a share group's lanes, and the release of held ones; for `kproxy lanes`.
 
 No settings: DescribeConfigs and IncrementalAlterConfigs of a group carry them, each worker for the
 partitions that it serves.

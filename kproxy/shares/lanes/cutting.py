@@ -1,4 +1,4 @@
-"""Cuts records out of their batches: where these weigh much more than what a member is given.
+"""A cutter of records out of batches that weigh much more than what a member is given.
 
 A member's records lie scattered over many batches when lanes take turns. They are put into one
 batch with gaps between their offsets, as compaction leaves them; every client reads such.

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from kproxy.shares.lanes.ring import LEVELS, Rings
 from kproxy.shares.lanes.table import NONE, LaneTable
 
-_MASK = 0x7FFFFFFF  # of an offset so much is in a link: more than any window has
+_MASK = 0x7FFFFFFF  # the part of an offset that is in a link: more than any window has
 _CLEANED_MAX = 5000  # offsets in a row, some milliseconds
 _DROPPED_MIN = 4096
-_PART = 4  # of the arrays, that is let go at once
+_PART = 4  # the part of the arrays that is let go at once
 _FORGOTTEN_MIN = 1000
 
 

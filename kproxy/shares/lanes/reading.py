@@ -1,4 +1,4 @@
-"""Reads the lanes of records from their batches, some at a time, mostly on a thread."""
+"""A reader of the lanes of records in their batches, some at a time, mostly on a thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -30,8 +30,8 @@ def hash_of(value: bytes | None) -> int:
 class Part(NamedTuple):
     """The records from `first` to `end`: their offsets, the hashes of their lanes, their levels.
 
-    `batch`: the base offset of theirs, and the transaction that it is part of. Where nothing of it
-    could be read its records are all in the lane of those that say none.
+    `base`: the base offset of their batch, `transaction`: the one that it is part of. The records
+    of a batch that is not readable are all in the lane of those that say none.
     """
 
     first: int

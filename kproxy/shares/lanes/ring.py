@@ -25,7 +25,7 @@ class Ring:
     def has(self, lane: int) -> bool:
         return lane < len(self._links) and self._links[lane] != NONE
 
-    def _take_in(self, lane: int) -> bool:
+    def _has_taken(self, lane: int) -> bool:
         """Return whether a lane is not in it yet; then there is a link for it."""
         links = self._links
         if lane >= len(links):
@@ -37,7 +37,7 @@ class Ring:
 
     def add(self, lane: int) -> None:
         """Put a lane at the end, unless it is in the ring."""
-        if not self._take_in(lane):
+        if not self._has_taken(lane):
             return
         self._links[lane] = _LAST
         if self._last == _LAST:
@@ -48,7 +48,7 @@ class Ring:
 
     def add_first(self, lane: int) -> None:
         """Put a lane at the beginning, unless it is in the ring."""
-        if not self._take_in(lane):
+        if not self._has_taken(lane):
             return
         self._links[lane] = self._first
         if self._last == _LAST:
@@ -66,7 +66,7 @@ class Ring:
         return lane
 
 
-_TURN = 1 - 1e-9  # of parts of it that add up
+_TURN = 1 - 1e-9  # a whole one, of parts that add up
 LEVELS = 10
 """The levels of priority: 9 comes first."""
 

@@ -1,8 +1,8 @@
-"""The lanes of one share partition: looks for them in batches that come, as far as there is room.
+"""The lanes of one share partition: they are looked for in batches that come, if there is room.
 
-What was looked at is not looked at again. Batches are read on a thread, a *slice* at a time; few
-records that are in memory at once. Whoever polls waits until all is looked at that was there when
-it came, and so a lane that begins behind a long backlog has its turn with its next answer.
+No batch is looked at twice. They are read on a thread, a *slice* at a time; few records that are in
+memory at once. A poll waits until all is looked at that was there when it came, and so a lane that
+begins behind a long backlog has its turn with the next answer.
 """
 
 import secrets
@@ -39,7 +39,7 @@ _OPENED = 8  # the part of the memory that such batches have
 
 
 class Aborted(Protocol):
-    """What was aborted of a stretch up to `end`."""
+    """The aborted transactions of a stretch up to `end`."""
 
     end: int
 

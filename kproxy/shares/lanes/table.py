@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 NONE = 0xFFFFFFFF
 """No lane, no record, no place."""
-_PARTS = 256  # of the slots: one of them grows at a time, in about a millisecond
+_PARTS = 256  # the slots are in so many: one grows at a time, in about a millisecond
 _PART_MASK, _PART_BITS = _PARTS - 1, 8
 _SLOTS_MIN = 8
 _FULL, _FULL_OF = 3, 4  # a part is full when so much of it is used
 _ROOMY, _ROOMY_OF = 5, 8  # a part has room when no more is
 _WORD = (1 << 64) - 1
-_SPREAD_FROM = 20
+_BITS_FROM = 20
 
 
 class LaneTable:
@@ -45,10 +45,10 @@ class LaneTable:
 
     def find(self, hashed: int) -> int:
         """Return the number of a lane; NONE: it is not there."""
-        spread = (hashed * self._salt & _WORD) >> _SPREAD_FROM
-        slots, hashes = self._slots[spread & _PART_MASK], self.hashes
+        place = (hashed * self._salt & _WORD) >> _BITS_FROM
+        slots, hashes = self._slots[place & _PART_MASK], self.hashes
         count = len(slots)
-        at = (spread >> _PART_BITS) % count
+        at = (place >> _PART_BITS) % count
         while (number := slots[at]) != NONE and hashes[number] != hashed:
             at = at + 1 if at + 1 < count else 0
         return number
@@ -58,8 +58,8 @@ class LaneTable:
 
         `idle`: whether a lane without records may leave.
         """
-        spread = (hashed * self._salt & _WORD) >> _SPREAD_FROM
-        part = spread & _PART_MASK
+        place = (hashed * self._salt & _WORD) >> _BITS_FROM
+        part = place & _PART_MASK
         if (self._used[part] + 1) * _FULL_OF > len(self._slots[part]) * _FULL:
             self._make_room(part, idle)
         if self._free:
@@ -69,13 +69,13 @@ class LaneTable:
             number = len(self.hashes)
             self.hashes.append(hashed)
             self.tails.append(NONE)
-        self._put(self._slots[part], spread, number)
+        self._put(self._slots[part], place, number)
         self._used[part] += 1
         return number
 
-    def _put(self, slots: "array[int]", spread: int, number: int) -> None:
+    def _put(self, slots: "array[int]", place: int, number: int) -> None:
         count = len(slots)
-        at = (spread >> _PART_BITS) % count
+        at = (place >> _PART_BITS) % count
         while slots[at] != NONE:
             at = at + 1 if at + 1 < count else 0
         slots[at] = number
@@ -96,4 +96,4 @@ class LaneTable:
         slots = self._slots[part] = array("I", [NONE]) * count
         self._used[part] = len(kept)
         for number in kept:
-            self._put(slots, (self.hashes[number] * self._salt & _WORD) >> _SPREAD_FROM, number)
+            self._put(slots, (self.hashes[number] * self._salt & _WORD) >> _BITS_FROM, number)

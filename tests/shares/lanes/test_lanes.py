@@ -174,7 +174,7 @@ async def test_a_group_that_gives_up_its_lanes_goes_on_in_order() -> None:
     assert client.worker.shares.lane_memory.used == 0
 
 
-async def test_what_is_compacted_away_and_markers_are_gaps_of_no_lane() -> None:
+async def test_compacted_records_and_markers_are_gaps_of_no_lane() -> None:
     client = await with_lanes(ORDERED, b"a")
     await produce(client, b"a")
     await produce(client, b"b")

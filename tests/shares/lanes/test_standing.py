@@ -1,4 +1,4 @@
-"""How lanes stand, for people, and how a held one is released."""
+"""The standing of lanes, for people, and the release of held ones."""
 
 import json
 from typing import Any

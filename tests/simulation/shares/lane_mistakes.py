@@ -132,7 +132,7 @@ TURNS: list[tuple[Mistake, Callable[[], Awaitable[None] | None]]] = [
     (a_lane_keeps_its_turn, test_index.test_lanes_take_turns),
     (the_name_of_the_header_is_the_lane, test_lanes.test_lanes_are_those_of_a_header),
     (holes_are_taken_for_records,
-     test_lanes.test_what_is_compacted_away_and_markers_are_gaps_of_no_lane),
+     test_lanes.test_compacted_records_and_markers_are_gaps_of_no_lane),
     (held_lanes_are_in_memory_alone,
      test_lanes.test_a_lane_whose_record_was_rejected_is_held_until_it_is_freed),
 ]  # fmt: skip
