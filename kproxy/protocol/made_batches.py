@@ -135,7 +135,8 @@ def gapped_batch(records: Sequence[Cut], codec: int = 0) -> bytes:
     for offset, time_ms, body in records:
         if time_ms > last_ms:
             last_ms = time_ms
-        head = b"\0" + _varlong(time_ms - first_ms) + _varlong(offset - base)
+        passed = time_ms - first_ms
+        head = b"\0%b%b" % (_varlong(passed) if passed else b"\0", uvarint(2 * (offset - base)))
         parts += (uvarint(2 * (len(head) + len(body))), head, body)
     data = b"".join(parts)
     if codec:

@@ -262,7 +262,13 @@ def record_starts(header: BatchHeader, data: bytes) -> tuple["array[int]", "arra
             at += 1
             while data[at] > 0x7F:  # the time
                 at += 1
-            delta, _ = more(data, at + 1, after)
+            delta = data[at + 1]
+            if delta < 0x80 and not delta & 1:
+                delta >>= 1
+            elif (high := data[at + 2]) < 0x80 and not delta & 1:
+                delta = (delta & 0x7F | high << 7) >> 1
+            else:
+                delta, _ = more(data, at + 1, after)
             if not last < delta <= header.last_offset_delta:
                 raise Malformed(OUTSIDE)
             starts.append(position)

@@ -313,10 +313,11 @@ class SharePoll:
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
         ranges = taken.ranges
-        if readable is not None:
+        if lanes is None:
+            assert readable is not None
             batches = readable.overlapping(ranges)
         else:
-            spans = share.spans_of(ranges)
+            spans = share.spans_of(ranges, lanes)
             batches = [batch for batch, _ in spans]
             if is_worthwhile(spans, ranges):
                 scattered = Scattered(share, spans, seen.bytes_left)

@@ -4,7 +4,7 @@ The bytes are as the rows have them. Two more states are only here: PENDING, whi
 record is on its way into the log, and DELAYED, where a record is not given again yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from kproxy.shares.lanes.index import LaneIndex
@@ -79,7 +79,7 @@ class RecordStates:
     def _tell(self, lanes: LaneIndex, first: int, end: int, byte: int) -> None:
         """Tell the lanes what became of records that were taken."""
         if TERMINAL[byte]:
-            lanes.done(first, end)
+            lanes.done(range(first, end))
         elif IS_AVAILABLE[byte]:
             if lanes.is_busy_with(first):
                 lanes.returned(first, end)
@@ -89,6 +89,14 @@ class RecordStates:
     def _translate(self, first: int, end: int, table: bytes) -> None:
         part = slice(first - self.start, end - self.start)
         self._states[part] = self._states[part].translate(table)
+
+    def _translate_each(self, offsets: Sequence[int], table: bytes) -> list[int]:
+        """Translate the states of records; return those of them that are there still."""
+        states, start = self._states, self.start
+        found = [offset for offset in offsets if offset >= start]
+        for offset in found:
+            states[offset - start] = table[states[offset - start]]
+        return found
 
     def _grow(self, end: int) -> None:
         if end > self.end:

@@ -328,14 +328,19 @@ class SharePartition:
             self._look_end = end
         raise Searching
 
-    def spans_of(self, ranges: list[Range]) -> list[Span]:
+    def spans_of(self, ranges: list[Range], lanes: ShareLanes) -> list[Span]:
         """Return the batches that have any of the records of ascending ranges."""
         found: list[Span] = []
-        end = -1
+        state, ends = self.shard.state, lanes.ends
+        end = 0
         for first, last, _ in ranges:
-            if last < end:
-                continue
-            for span in self.shard.state.stored_spans(self.key, max(first, end), last + 1):
+            while (end := max(first, end)) <= last:
+                span = ends.span_of(state.get, self.key, end)
+                if span is None:  # it lies elsewhere by now, or was never noted
+                    some = list(state.stored_spans(self.key, end, last + 1))
+                    found += some
+                    end = max(last + 1, some[-1][1] + 1 if some else 0)
+                    break
                 found.append(span)
                 end = span[1] + 1
         return found

@@ -265,7 +265,7 @@ def _portions(changes: list[PartitionChange]) -> Iterator[list[PartitionChange]]
     some: list[PartitionChange] = []
     cost = 0
     for change in changes:
-        records = sum([run.records for run in change.runs])
+        records = sum([run[1] for run in change.runs])
         one = 1 + records // CHUNK + len(change.runs) // 4
         if some and cost + one > _COST_MAX:
             yield some

@@ -5,9 +5,10 @@ batch with gaps between their offsets, as compaction leaves them; every client r
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple
 
@@ -26,10 +27,14 @@ _TIMES = 2
 CUT_BYTES_MAX = 8 << 20
 """The bytes of one answer's records that are cut out, unpacked: one record more at most."""
 _ENTRY_BYTES = 500
+_HEAD_BYTES = 16  # what a record has before its key, about
 
 
 class Opened(NamedTuple):
-    """A batch unpacked: where each of its records begins. `deltas`: None where none is missing."""
+    """A batch unpacked: where each of its records begins, and where the last one ends.
+
+    `deltas`: None where none is missing.
+    """
 
     header: BatchHeader
     data: bytes
@@ -48,6 +53,7 @@ def opened(batch: bytes | memoryview) -> Opened:
     header = read_header(batch)
     data = unpacked(batch)
     starts, deltas = record_starts(header, data)
+    starts.append(len(data))
     is_dense = len(deltas) == header.last_offset_delta + 1
     return Opened(header, data, starts, None if is_dense else deltas)
 
@@ -93,15 +99,20 @@ class OpenedBatches:
 
 def is_worthwhile(spans: Sequence[Span], ranges: Sequence[Range]) -> bool:
     """Return whether whole batches weigh much more than what is given of them."""
+    before = [0, *accumulate([last - first + 1 for first, last, _ in ranges])]
+    if sum([last - batch[0] + 1 for batch, last in spans]) == before[-1]:
+        return False
+    firsts = [first for first, _, _ in ranges]
     whole, given = 0, 0.0
-    at = 0
+    end = 0
     for (base, _, _, length), last in spans:
-        count = 0
-        while at < len(ranges) and ranges[at].first <= last:
-            count += min(ranges[at].last, last) - max(ranges[at].first, base) + 1
-            if ranges[at].last > last:
-                break
-            at += 1
+        begin = bisect_left(firsts, base, end)
+        end = bisect_right(firsts, last, begin)
+        count = before[end] - before[begin]
+        if begin and (reaches := ranges[begin - 1][1]) >= base:
+            count += min(reaches, last) - base + 1
+        if end > begin and (reaches := ranges[end - 1][1]) > last:
+            count -= reaches - last
         whole += length
         given += length * count / (last - base + 1)
     return whole > _TIMES * given
@@ -115,52 +126,84 @@ class CutOut(NamedTuple):
     left: list[int]
 
 
+def in_memory(
+    segments: Segments, cache: OpenedBatches, spans: Sequence[Span]
+) -> list[Opened] | None:
+    """Return the batches of spans, if all of them are unpacked already."""
+    found: list[Opened] = []
+    for batch, _ in spans:
+        one = cache.get(segments, batch)
+        if one is None:
+            return None
+        found.append(one)
+    return found
+
+
 def cut_out(
     segments: Segments, cache: OpenedBatches, spans: Sequence[Span], ranges: Sequence[Range],
-    bytes_max: int,
+    bytes_max: int, known: Sequence[Opened] | None = None,
 ) -> CutOut:  # fmt: skip
-    """Return the records of ascending ranges. Raise Malformed, OSError, EOFError."""
+    """Return the records of ascending ranges. Raise Malformed, OSError, EOFError.
+
+    `known`: the spans' batches, if they are in memory.
+    """
     cuts: list[Cut] = []
-    missing: list[int] = []
-    size, codec = 0, 0
-    spans = list(spans)
-    at = 0
-    batch: Opened | None = None
     offsets = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
-    for number, offset in enumerate(offsets):
-        while at < len(spans) and spans[at][1] < offset:
-            at, batch = at + 1, None
-        if at == len(spans) or spans[at][0][0] > offset:
-            missing.append(offset)
+    missing: list[int] = []
+    codec = at = 0
+    for number, (batch, last) in enumerate(spans):
+        begin = bisect_left(offsets, batch[0], at)
+        missing += offsets[at:begin]
+        at = bisect_right(offsets, last, begin)
+        if begin == at:
             continue
-        if batch is None:
-            batch = cache.read(segments, spans[at][0])
-            codec = codec or batch.header.codec
-        found = cut_record(batch, spans[at][0][0], offset)
-        if found is None:
-            missing.append(offset)
-            continue
-        size += len(found[2]) + 16
-        if cuts and size > bytes_max:
-            return CutOut(gapped_batch(cuts, codec), missing, offsets[number:])
-        cuts.append(found)
-    return CutOut(gapped_batch(cuts, codec) if cuts else b"", missing, [])
+        found = cache.read(segments, batch) if known is None else known[number]
+        codec = codec or found.header.codec
+        bytes_max -= _cut(found, batch[0], offsets[begin:at], cuts, missing)
+        if bytes_max < 0:
+            break
+    missing += offsets[at:] if bytes_max >= 0 else ()
+    left: list[int] = offsets[at:] if bytes_max < 0 else []
+    while bytes_max < 0 and len(cuts) > 1:
+        offset, _, body = cuts.pop()
+        bytes_max += len(body) + _HEAD_BYTES
+        left.insert(0, offset)
+    return CutOut(gapped_batch(cuts, codec) if cuts else b"", missing, left)
+
+
+def _cut(
+    batch: Opened, base: int, offsets: Sequence[int], cuts: list[Cut], missing: list[int]
+) -> int:
+    """Cut records out of one batch; return how many bytes they take, about."""
+    header, data, starts, deltas = batch
+    base_ms, of_batch = header.base_timestamp, header.is_log_append_time
+    size = 0
+    for offset in offsets:
+        number = offset - base
+        if deltas is not None:
+            number = bisect_left(deltas, offset - base)
+            if number == len(deltas) or deltas[number] != offset - base:
+                missing.append(offset)
+                continue
+        at, after = starts[number], starts[number + 1]
+        while data[at] > 0x7F:  # the length
+            at += 1
+        at += 2
+        time = data[at]
+        if time < 0x80:
+            time_ms, at = (time >> 1) ^ -(time & 1), at + 1
+        else:
+            time_ms, at = read_varlong(data, at, after)
+        while data[at] > 0x7F:  # the offset
+            at += 1
+        body = data[at + 1 : after]
+        size += len(body) + _HEAD_BYTES
+        cuts.append((offset, header.max_timestamp if of_batch else base_ms + time_ms, body))
+    return size
 
 
 def cut_record(batch: Opened, base: int, offset: int) -> Cut | None:
     """Return the offset, the time and the bytes of a record from its key on."""
-    header, data, starts, deltas = batch
-    delta = number = offset - base
-    if deltas is not None:
-        number = bisect_left(deltas, delta)
-        if number == len(deltas) or deltas[number] != delta:
-            return None
-    start, end = starts[number], len(data)
-    length, at = read_varlong(data, start, end)
-    after = at + length
-    time_delta, at = read_varlong(data, at + 1, after)
-    _, at = read_varlong(data, at, after)
-    time_ms = header.base_timestamp + time_delta
-    if header.is_log_append_time:
-        time_ms = header.max_timestamp
-    return offset, time_ms, data[at:after]
+    found: list[Cut] = []
+    _cut(batch, base, [offset], found, [])
+    return found[0] if found else None

@@ -1,28 +1,23 @@
 """The available records of a share partition by lane, and whose turn is next. Pure.
 
-Each offset that was looked at has its lane's number and the next offset of that lane, in arrays.
-A lane's records that are available are a ring of such links, ascending; its last one is known. A
-record that is taken leaves its lane and makes it *busy* till it is done or available again.
+A record that is taken leaves its lane and makes it *busy* till it is done or available again.
 
 A lane is *ready* when it has an available record, is not too busy, not held and within its rate.
 Ready lanes are in the rings. One that stops being ready in a ring is passed over when its turn
 comes, and comes back once it is ready again.
 """
 
-from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from kproxy.shares.lanes.records import MASK, LaneRecords
 from kproxy.shares.lanes.ring import LEVELS, Rings
-from kproxy.shares.lanes.table import NONE, LaneTable
+from kproxy.shares.lanes.table import NONE
 
-_MASK = 0x7FFFFFFF  # the part of an offset that is in a link: more than any window has
-_CLEANED_MAX = 5000  # offsets in a row, some milliseconds
-_DROPPED_MIN = 4096
-_PART = 4  # the part of the arrays that is let go at once
 _FORGOTTEN_MIN = 1000
+_KNOWN_MAX, _KNOWN_BYTES = 1 << 14, 120  # lanes that are found without the table, bytes of one
 
 
 class Turns(NamedTuple):
@@ -38,23 +33,18 @@ class Turns(NamedTuple):
     share: float = 0.0
 
 
-class LaneIndex:
+class LaneIndex(LaneRecords):
     """The lanes of the offsets from `start` to `end`. Times are seconds that the caller gives."""
 
     __slots__ = (
-        "_base", "_busy", "_cleaned", "_held", "_lanes", "_left", "_levels", "_next", "_resting",
-        "_rests", "_rings", "_tats", "_tats_max", "_turns", "_weights", "available", "start",
-        "table", "taken",
+        "_busy", "_held", "_known", "_left", "_resting", "_rests", "_rings", "_tats", "_tats_max",
+        "_turns", "_weights", "taken",
     )  # fmt: skip
 
     def __init__(self, start: int, turns: Turns, salt: int) -> None:
-        self.start = start
-        self._base = self._cleaned = start
+        super().__init__(start, turns.prioritised, salt)
         self._turns = turns
-        self._lanes = array("I")
-        self._next = array("I")
-        self._levels = bytearray() if turns.prioritised else None
-        self.table = LaneTable(salt)
+        self._known: dict[int, int] = {}  # numbers of lanes by their hashes, of some at hand
         self._rings = Rings(LEVELS if turns.prioritised else 1, turns.share)
         self._busy: dict[int, int] = {}
         self._held: set[int] = set()  # hashes
@@ -64,21 +54,15 @@ class LaneIndex:
         self._tats_max = _FORGOTTEN_MIN
         self._rests: set[int] = set()
         self._resting: list[tuple[float, int]] = []  # until when, lane
-        self.available = 0
-        """The records that are available, in lanes that are ready or not."""
         self.taken = 0
         """The records that were taken, and are neither done nor available again."""
-
-    @property
-    def end(self) -> int:
-        """The offset behind all that was looked at."""
-        return self._base + len(self._lanes)
 
     @property
     def size(self) -> int:
         """The bytes that it takes, about."""
         records = (9 if self._levels is not None else 8) * len(self._lanes)
-        return records + self.table.size + self._rings.size + 200 * len(self._tats)
+        more = 200 * len(self._tats) + _KNOWN_BYTES * len(self._known)
+        return records + self.table.size + self._rings.size + more
 
     @property
     def is_ready(self) -> bool:
@@ -101,7 +85,7 @@ class LaneIndex:
         `taken`: those of them that are not available, and not done.
         """
         table, lanes, links, base = self.table, self._lanes, self._next, self._base
-        tails, find = table.tails, table.find
+        tails, known = table.tails, self._known
         at = len(lanes)
         more = offsets[-1] + 1 - base - at
         lanes.extend([NONE] * more)
@@ -111,9 +95,9 @@ class LaneIndex:
             for offset, level in zip(offsets, levels or (), strict=True):
                 self._levels[offset - base] = level
         for offset, hashed in zip(offsets, hashes, strict=True):
-            lane = find(hashed)
+            lane = known.get(hashed, NONE)
             if lane == NONE:
-                lane = self._new_lane(hashed)
+                lane = self._lane_of(hashed)
             at = offset - base
             lanes[at] = lane
             if taken and offset in taken:
@@ -121,25 +105,27 @@ class LaneIndex:
                 continue
             tail = tails[lane]
             if tail == NONE:
-                links[at] = tails[lane] = offset & _MASK
+                links[at] = tails[lane] = offset & MASK
                 self._enter(lane)
             else:
-                before = (tail - base) & _MASK
+                before = (tail - base) & MASK
                 links[at] = links[before]
-                links[before] = tails[lane] = offset & _MASK
+                links[before] = tails[lane] = offset & MASK
         self.available += len(offsets) - len(taken)
 
-    def pass_to(self, end: int) -> None:
-        """Note that there is no record before this offset that was not added."""
-        more = end - self.end
-        if more > 0:
-            self._lanes.extend([NONE] * more)
-            self._next.extend([NONE] * more)
-            if self._levels is not None:
-                self._levels.extend(bytes(more))
+    def _lane_of(self, hashed: int) -> int:
+        """Return the number of a lane, a new one if need be, and keep it at hand."""
+        lane = self.table.find(hashed)
+        if lane == NONE:
+            lane = self._new_lane(hashed)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        if len(self.table) <= 2 * _KNOWN_MAX:  # with more of them few would be found again
+            self._known[hashed] = lane
+        return lane
 
     def _new_lane(self, hashed: int) -> int:
-        lane = self.table.add(hashed, self._is_idle)
+        lane = self.table.add(hashed, self._may_leave)
         self._left.pop(lane, None)
         self._weights.pop(lane, None)
         weight = self._turns.weights.get(hashed)
@@ -147,50 +133,12 @@ class LaneIndex:
             self._weights[lane] = weight
         return lane
 
-    def _is_idle(self, lane: int) -> bool:
-        """Return whether a lane without available records may be forgotten."""
-        return lane not in self._busy and lane not in self._rests and lane not in self._tats
-
-    def _head(self, lane: int) -> int:
-        """Return the first available record of a lane that has one."""
-        base = self._base
-        tail = (self.table.tails[lane] - base) & _MASK
-        return base + ((self._next[tail] - base) & _MASK)
-
-    def _unlink_head(self, lane: int, head: int) -> None:
-        links, base, tails = self._next, self._base, self.table.tails
-        tail = tails[lane]
-        if tail == head & _MASK:
-            tails[lane] = NONE
-        else:
-            links[(tail - base) & _MASK] = links[head - base]
-        self.available -= 1
-
-    def _link(self, lane: int, offset: int) -> None:
-        """Put a record back in its place: mostly it is the first one."""
-        links, base, tails = self._next, self._base, self.table.tails
-        at, short = offset - base, offset & _MASK
-        self.available += 1
-        tail = tails[lane]
-        if tail == NONE:
-            links[at] = tails[lane] = short
-            return
-        last = (tail - base) & _MASK
-        before = last
-        if at > last:
-            tails[lane] = short
-        else:
-            while (following := (links[before] - base) & _MASK) < at:
-                before = following
-        links[at] = links[before]
-        links[before] = short
-
-    def lane_of(self, offset: int) -> int:
-        """Return the hash of the lane of a record that was added and is not done; -1: unknown."""
-        at = offset - self._base
-        if not 0 <= at < len(self._lanes) or (lane := self._lanes[at]) == NONE:
-            return -1
-        return self.table.hashes[lane]
+    def _may_leave(self, lane: int) -> bool:
+        """Return whether a lane without available records is forgotten."""
+        if lane in self._busy or lane in self._rests or lane in self._tats:
+            return False
+        self._known.pop(self.table.hashes[lane], None)
+        return True
 
     # -- turns
 
@@ -236,6 +184,46 @@ class LaneIndex:
             return head
         return -1
 
+    def take_fresh(self, count: int, states: bytearray, start: int) -> list[int]:
+        """Take as many records at most as `take` would, before one that was delivered already.
+
+        `states`: a byte for each record from `start` on, 0 for one that never was. Where lanes
+        have rates, weights or levels it takes nothing.
+        """
+        found: list[int] = []
+        turns = self._turns
+        if turns.prioritised or turns.rate or turns.weights or self._left or self._held:
+            return found
+        (ring,) = self._rings.by_level
+        tails, links, base, busy = self.table.tails, self._next, self._base, self._busy
+        most = turns.in_flight
+        while len(found) < count and ring.length:
+            lane = ring.first
+            tail = tails[lane]
+            flying = busy.get(lane, 0)
+            if tail == NONE or (most and flying >= most):
+                ring.pop()
+                continue
+            last = (tail - base) & MASK
+            at = (links[last] - base) & MASK
+            if states[base + at - start]:
+                break
+            found.append(base + at)
+            flying += 1
+            busy[lane] = flying
+            if at == last:
+                tails[lane] = NONE
+                ring.pop()
+                continue
+            links[last] = links[at]
+            if most and flying >= most:
+                ring.pop()
+            else:
+                ring.turn()
+        self.available -= len(found)
+        self.taken += len(found)
+        return found
+
     def _end_turn(self, lane: int) -> None:
         left = self._left.pop(lane, 0) or self._weights.get(lane, 1)
         if left > 1:
@@ -272,11 +260,6 @@ class LaneIndex:
 
     # -- what becomes of records that were taken
 
-    def is_busy_with(self, offset: int) -> bool:
-        """Return whether a record was added, and has a lane still."""
-        at = offset - self._base
-        return 0 <= at < len(self._lanes) and self._lanes[at] != NONE
-
     def put_back(self, offset: int) -> None:
         """Put a record back that was not given after all: its lane keeps its turn."""
         lane = self._free_place(offset)
@@ -292,13 +275,22 @@ class LaneIndex:
                 self._link(lane, offset)
                 self._enter(lane)
 
-    def done(self, first: int, end: int) -> None:
+    def done(self, offsets: Iterable[int]) -> None:
         """Forget records that were taken: they are done."""
-        base = self._base
-        for offset in range(first, end):
-            if self.is_busy_with(offset):
-                lane = self._free_place(offset)
-                self._lanes[offset - base] = NONE
+        base, lanes, busy, most = self._base, self._lanes, self._busy, self._turns.in_flight
+        count = len(lanes)
+        for offset in offsets:
+            at = offset - base
+            if not 0 <= at < count or (lane := lanes[at]) == NONE:
+                continue
+            lanes[at] = NONE
+            self.taken -= 1
+            left = busy[lane] - 1
+            if left:
+                busy[lane] = left
+            else:
+                del busy[lane]
+            if most and left == most - 1:  # else it is as ready as before
                 self._enter(lane)
 
     def _make_busy(self, lane: int) -> None:
@@ -317,35 +309,8 @@ class LaneIndex:
 
     def trim(self, start: int, taken: Collection[int]) -> None:
         """Note a later start; `taken`: the records before it that were taken. Then `clean`."""
-        for offset in taken:
-            self.done(offset, offset + 1)
+        self.done(taken)
         self.start = max(self.start, start)
-
-    def clean(self) -> bool:
-        """Forget records before the start, so many at a time; return whether that was all."""
-        base, lanes = self._base, self._lanes
-        upto = min(self.start, self.end, self._cleaned + _CLEANED_MAX)
-        for offset in range(self._cleaned, upto):
-            lane = lanes[offset - base]
-            if lane != NONE:
-                self._unlink_head(lane, offset)
-                lanes[offset - base] = NONE
-        self._cleaned = max(self._cleaned, upto)
-        if self._cleaned == self.end:
-            self._let_go(len(lanes))
-            self._base = self._cleaned = max(self.start, self._base)
-        else:
-            gone = self._cleaned - base
-            if gone >= max(_DROPPED_MIN, len(lanes) // _PART):
-                self._let_go(gone)
-        return self._cleaned >= self.start
-
-    def _let_go(self, count: int) -> None:
-        del self._lanes[:count]
-        del self._next[:count]
-        if self._levels is not None:
-            del self._levels[:count]
-        self._base += count
 
     # -- held lanes
 
@@ -371,18 +336,3 @@ class LaneIndex:
     def resting(self) -> int:
         """The number of lanes that have reached their rate."""
         return len(self._rests)
-
-    def lanes_between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the lane's number of each record that is not done, as far as it was looked at."""
-        base = self._base
-        return (lane for lane in self._lanes[max(0, first - base) : end - base] if lane != NONE)
-
-    def first_of(self, hashed: int) -> int:
-        """Return the first record of a lane that is not done; -1: there is none."""
-        lane = self.table.find(hashed)
-        if lane == NONE:
-            return -1
-        try:
-            return self._base + self._lanes.index(lane, max(0, self.start - self._base))
-        except ValueError:
-            return -1

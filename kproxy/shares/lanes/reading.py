@@ -6,15 +6,18 @@ from typing import NamedTuple
 import mmh3
 
 from kproxy.metadata.lane_settings import LaneRules
-from kproxy.protocol.batch import BatchHeader, read_header
+from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from kproxy.protocol.record_runs import body_runs
-from kproxy.protocol.records import Body
+from kproxy.protocol.records import Body, bodies
 from kproxy.protocol.varint import Malformed
 from kproxy.shares.taking import Stretch
 from kproxy.store.segments import Segments
-from kproxy.virtual.rows.batches import NO_TRANSACTION, transaction_of
+from kproxy.virtual.rows.batches import NO_TRANSACTION, StoredBatch, transaction_of
 
 _RUN_MAX = 4096  # offsets of a batch that cannot be read, told at a time
+_JOINED_MAX = 500  # records of small batches that are told together
+_WHOLE_BYTES = 64 << 10  # a batch up to this size, as it is, is looked at in one go
+_NEAR_BYTES = 256 << 10  # of batches that are read in one go
 _WORD = (1 << 64) - 1
 LEVEL = 4
 """The level of a record that says none."""
@@ -78,13 +81,17 @@ class LaneReader:
         """
         found: list[Part] = []
         left = records_max
+        lying = _Lying(segments, [batch for _, _, batch in stretches if batch is not None], wait)
         for first, last, batch in stretches:
             if batch is None:
                 found.append(Part(first, last + 1))
                 continue
-            parts = self._parts_of(segments, batch[0], last, batch[1:], wait)
+            parts = self._parts_of(lying, batch, last, wait)
             for part in parts:
-                found.append(part)
+                if found and (joined := _joined(found[-1], part)) is not None:
+                    found[-1] = joined
+                else:
+                    found.append(part)
                 left -= part.end - part.first
                 if left <= 0 and part.end <= last:
                     self._open = batch[0], parts
@@ -94,15 +101,14 @@ class LaneReader:
         return found
 
     def _parts_of(
-        self, segments: Segments, base: int, last: int, place: tuple[int, int, int], wait: bool
+        self, lying: "_Lying", batch: StoredBatch, last: int, wait: bool
     ) -> Iterator[Part]:
         kept, self._open = self._open, None
+        base = batch[0]
         if kept is not None and kept[0] == base:
+            lying.pass_by()
             return kept[1]
-        segment, position, length = place
-        data = memoryview(bytearray(length))
-        if not segments.read_into(data, segment, position, wait):
-            raise NotAtOnce
+        data = lying.next()
         head = read_header(data)
         if not wait and head.codec:
             raise NotAtOnce
@@ -114,7 +120,11 @@ class LaneReader:
             return
         transaction, told = transaction_of(head), base
         try:
-            for run in body_runs(head, data, headers=self.names):
+            if head.codec or len(data) > _WHOLE_BYTES:
+                runs = body_runs(head, data, headers=self.names)
+            else:
+                runs = iter((bodies(head, bytes(data[HEADER_BYTES:]), headers=self.names),))
+            for run in runs:
                 offsets = [base + one[0] for one in run]
                 end = offsets[-1] + 1
                 hashes, levels = self._lanes_of(run)
@@ -142,3 +152,66 @@ class LaneReader:
             name = self._header
             return [hashed(one[4].get(name) or b"")[0] & _WORD for one in run], levels
         return [hashed(one[2] or b"")[0] & _WORD for one in run], levels
+
+
+def _joined(before: Part, part: Part) -> Part | None:
+    """Return plain records that follow plain records, together; None where they are told apart."""
+    if (
+        before.end != part.first
+        or not (before.hashes and part.hashes)
+        or len(before.hashes) + len(part.hashes) > _JOINED_MAX
+        or not (before.is_readable and part.is_readable)
+        or not before.transaction == part.transaction == NO_TRANSACTION
+    ):
+        return None
+    levels = None
+    if before.levels is not None and part.levels is not None:
+        levels = [*before.levels, *part.levels]
+    offsets, hashes = before.offsets, before.hashes
+    if not isinstance(offsets, list) or not isinstance(hashes, list):
+        return None
+    offsets += part.offsets
+    hashes += part.hashes
+    return Part(before.first, part.end, offsets, hashes, levels, before.base)
+
+
+class _Lying:
+    """Batches as they lie in segments: those that lie near each other are read in one go."""
+
+    def __init__(self, segments: Segments, batches: list[StoredBatch], wait: bool) -> None:
+        self._segments, self._batches, self._wait = segments, batches, wait
+        self._at = 0
+        self._data = memoryview(b"")
+        self._from, self._upto = 0, 0  # positions, and up to which batch they are of
+
+    def pass_by(self) -> None:
+        self._at += 1
+
+    def next(self) -> memoryview:
+        """Return the next batch. Raise NotAtOnce, OSError, EOFError."""
+        at = self._at
+        if at >= self._upto:
+            self._read(at)
+        self._at += 1
+        _, _, position, length = self._batches[at]
+        begin = position - self._from
+        return self._data[begin : begin + length]
+
+    def _read(self, first: int) -> None:
+        batches = self._batches
+        _, segment, begin, size = batches[first]
+        end, upto = begin + size, first + 1
+        while upto < len(batches):
+            _, other, position, length = batches[upto]
+            size += length
+            if (
+                other != segment
+                or position < end
+                or position + length - begin > min(_NEAR_BYTES, 2 * size)
+            ):
+                break
+            end, upto = position + length, upto + 1
+        data = memoryview(bytearray(end - begin))
+        if not self._segments.read_into(data, segment, begin, self._wait):
+            raise NotAtOnce
+        self._data, self._from, self._upto = data, begin, upto

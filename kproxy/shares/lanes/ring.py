@@ -10,11 +10,11 @@ _LAST = NONE - 1  # nothing comes behind it
 class Ring:
     """A line of lanes; each is in it once at most. Links are an array: no object for each."""
 
-    __slots__ = ("_first", "_last", "_links", "length")
+    __slots__ = ("_last", "_links", "first", "length")
 
     def __init__(self) -> None:
         self._links = array("I")
-        self._first = self._last = _LAST
+        self.first = self._last = _LAST
         self.length = 0
 
     @property
@@ -41,7 +41,7 @@ class Ring:
             return
         self._links[lane] = _LAST
         if self._last == _LAST:
-            self._first = lane
+            self.first = lane
         else:
             self._links[self._last] = lane
         self._last = lane
@@ -50,20 +50,30 @@ class Ring:
         """Put a lane at the beginning, unless it is in the ring."""
         if not self._has_taken(lane):
             return
-        self._links[lane] = self._first
+        self._links[lane] = self.first
         if self._last == _LAST:
             self._last = lane
-        self._first = lane
+        self.first = lane
 
     def pop(self) -> int:
         """Take the first lane out."""
-        lane = self._first
-        self._first = self._links[lane]
-        if self._first == _LAST:
+        lane = self.first
+        self.first = self._links[lane]
+        if self.first == _LAST:
             self._last = _LAST
         self._links[lane] = NONE
         self.length -= 1
         return lane
+
+    def turn(self) -> None:
+        """Put the first lane at the end."""
+        lane, links = self.first, self._links
+        if lane == self._last:
+            return
+        self.first = links[lane]
+        links[lane] = _LAST
+        links[self._last] = lane
+        self._last = lane
 
 
 _TURN = 1 - 1e-9  # a whole one, of parts that add up
@@ -92,6 +102,8 @@ class Rings:
 
     def next_level(self) -> int:
         """Return the level whose turn it is; -1: all rings are empty."""
+        if len(self.by_level) == 1:
+            return 0 if self.by_level[0].length else -1
         some = [level for level, ring in enumerate(self.by_level) if ring.length]
         if not some:
             return -1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio import to_thread
 
 from kproxy.protocol.varint import Malformed
-from kproxy.shares.lanes.cutting import CUT_BYTES_MAX, Span, cut_out
+from kproxy.shares.lanes.cutting import CUT_BYTES_MAX, Span, cut_out, in_memory
 from kproxy.shares.taking import Range, parted
 from kproxy.shares.window import GAP, BeyondEnd, InvalidState, Pending
 
@@ -38,13 +38,17 @@ class Scattered(NamedTuple):
     ) -> Given | None:
         """Cut them out; None: they cannot be read, and are given as they lie."""
         share, segments = self.share, self.share.shard.segments
+        cache = shares.lane_memory.opened
+        known = in_memory(segments, cache, self.spans)
         work = partial(
-            cut_out, segments, shares.lane_memory.opened, self.spans, ranges,
-            min(self.bytes_max, CUT_BYTES_MAX),
-        )  # fmt: skip
+            cut_out, segments, cache, self.spans, ranges, min(self.bytes_max, CUT_BYTES_MAX), known
+        )
         try:
-            with segments.pinned({batch[1] for batch, _ in self.spans}):
-                found = await to_thread.run_sync(work, limiter=shares.readers)
+            if known is not None:
+                found = work()
+            else:
+                with segments.pinned({batch[1] for batch, _ in self.spans}):
+                    found = await to_thread.run_sync(work, limiter=shares.readers)
         except (Malformed, OSError, EOFError):
             return None
         kept, left = parted(ranges, frozenset(found.left))

@@ -18,6 +18,7 @@ from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
 from kproxy.shard.shard import Shard
+from kproxy.shares.lanes.batch_ends import BatchEnds
 from kproxy.shares.lanes.cutting import OpenedBatches
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
@@ -75,6 +76,7 @@ class ShareLanes:
         window.holes.clear()
         self._shard, self._key, self._group = shard, key, group
         self._window = window
+        self.ends = BatchEnds()
         self._memory, self._wake = memory, wake
         self._counted = 0  # bytes of the memory
         self._scanned: anyio.Event | None = None  # while a slice is read
@@ -180,6 +182,7 @@ class ShareLanes:
             self._bytes += batch[3]
             self._records += last + 1 - batch[0]
             found.append((batch[0], last, batch))
+            self.ends.note(batch[0], last)
             left -= last + 1 - max(at, batch[0])
             at = last + 1
             if left <= 0 or len(found) >= _BATCHES_MAX:
@@ -232,7 +235,8 @@ class ShareLanes:
         return True
 
     def _count(self) -> None:
-        size = self.index.size
+        self.ends.trim(self.index.start)
+        size = self.index.size + self.ends.size
         self._memory.used += size - self._counted
         self._counted = size
 

@@ -136,16 +136,20 @@ class ShareFold:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         window = _Window(state, key, group, known)
         window.pass_to(partition.log_start)
-        for run in asked.runs:
-            first = max(run.first, window.start)
-            records = run.first + run.records - first
-            if records <= 0:
+        for first, records, byte, cause in asked.runs:
+            if first < window.start:
+                records -= window.start - first
+                first = window.start
+                if records <= 0:
+                    continue
+            if records == 1 and not cause and first != window.start:
+                window.become_one(first, byte)
                 continue
-            ended = window.become(first, records, run.byte)
-            if run.cause & OWED and ended:
-                count, cause = run.byte >> COUNT_SHIFT, run.cause & ~OWED
-                owed += [Owed(key, at, some, count, cause, group) for at, some in ended]
-            if holding and run.cause:
+            ended = window.become(first, records, byte)
+            if cause & OWED and ended:
+                count, why = byte >> COUNT_SHIFT, cause & ~OWED
+                owed += [Owed(key, at, some, count, why, group) for at, some in ended]
+            if holding and cause:
                 for at, some in ended:
                     for offset in range(at, at + some):
                         if (lane := holding.get((key, offset))) is not None:
@@ -304,9 +308,9 @@ class _Window:
         if first == self.start and TERMINAL[byte]:
             return self._finish(first + records, byte)
         ended: list[tuple[int, int]] = []
-        self._end = max(self._end, first + records)
         if records == 1:
-            return self._become_one(first, byte)
+            return [(first, 1)] if self.become_one(first, byte) else []
+        self._end = max(self._end, first + records)
         for chunk, begin, end in self._parts(first, first + records):
             states = self._chunk(chunk)
             self._changed.add(chunk)
@@ -319,19 +323,18 @@ class _Window:
                 self._note(ended, chunk * CHUNK + at, upto - at, byte)
         return ended
 
-    def _become_one(self, offset: int, byte: int) -> list[tuple[int, int]]:
-        """Do as `become`: records of lanes lie alone."""
-        chunk, at = divmod(offset, CHUNK)
-        states = self._chunk(chunk)
+    def become_one(self, offset: int, byte: int) -> bool:
+        """Do as `become` for one that is not the first; return whether it is terminal by it."""
+        self._end = max(self._end, offset + 1)
+        chunk = offset // CHUNK
+        states = self._chunks.get(chunk) or self._chunk(chunk)
         self._changed.add(chunk)
-        before = states[at]
+        before = states[offset % CHUNK]
         if TERMINAL[before]:
-            return []
-        states[at] = byte if before <= byte else _later(before, byte)
-        if not TERMINAL[byte]:
-            return []
-        self._done += 1
-        return [(offset, 1)]
+            return False
+        states[offset % CHUNK] = byte if before <= byte else _later(before, byte)
+        self._done += TERMINAL[byte]
+        return bool(TERMINAL[byte])
 
     def _finish(self, end: int, byte: int) -> list[tuple[int, int]]:
         """Finish all from the start on: states are not needed, however much compaction took."""

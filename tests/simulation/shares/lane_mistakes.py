@@ -25,9 +25,17 @@ def the_next_is_given_before_the_acceptance_is_durable(patch: Patch) -> None:
     def decided(self: Window, first: int, last: int, kind: int, *more: Any) -> None:
         decide(self, first, last, kind, *more)
         if self.lanes is not None and kind == ACCEPT:
-            self.lanes.done(max(first, self.start), last + 1)
+            self.lanes.done(range(max(first, self.start), last + 1))
 
+    def scattered(self: LaneWindow, member: str, offsets: Any, kind: int, *more: Any) -> Any:
+        pending = acknowledge(self, member, offsets, kind, *more)
+        if pending is not None and self.lanes is not None and kind == ACCEPT:
+            self.lanes.done(offsets)
+        return pending
+
+    acknowledge = LaneWindow.acknowledge_scattered
     patch.setattr(Window, "_decide", decided)
+    patch.setattr(LaneWindow, "acknowledge_scattered", scattered)
 
 
 def a_released_record_goes_to_the_end_of_its_lane(patch: Patch) -> None:
@@ -48,8 +56,8 @@ def a_released_record_goes_to_the_end_of_its_lane(patch: Patch) -> None:
 
 
 def the_ring_forgets_a_lane_that_was_busy(patch: Patch) -> None:
-    def done(self: LaneIndex, first: int, end: int) -> None:
-        for offset in range(first, end):
+    def done(self: LaneIndex, offsets: Any) -> None:
+        for offset in offsets:
             if self.is_busy_with(offset):
                 self._free_place(offset)
                 self._lanes[offset - self._base] = NONE
