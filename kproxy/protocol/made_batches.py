@@ -130,13 +130,14 @@ Cut = tuple[int, int, bytes]
 def gapped_batch(records: Sequence[Cut], codec: int = 0) -> bytes:
     """Return a batch of records at their offsets, ascending, with gaps where these are."""
     base, first_ms, _ = records[0]
-    last_ms = first_ms
+    last_ms = before_ms = first_ms
+    stamp = b"\0\0"  # no attributes, and the time of the record before
     parts: list[bytes] = []
     for offset, time_ms, body in records:
-        if time_ms > last_ms:
-            last_ms = time_ms
-        passed = time_ms - first_ms
-        head = b"\0%b%b" % (_varlong(passed) if passed else b"\0", uvarint(2 * (offset - base)))
+        if time_ms != before_ms:
+            before_ms, last_ms = time_ms, max(last_ms, time_ms)
+            stamp = b"\0" + _varlong(time_ms - first_ms)
+        head = stamp + uvarint(2 * (offset - base))
         parts += (uvarint(2 * (len(head) + len(body))), head, body)
     data = b"".join(parts)
     if codec:

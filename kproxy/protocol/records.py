@@ -4,7 +4,6 @@ Never on the produce or fetch path of queues that do not ask for it.
 """
 
 import struct
-from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -238,47 +237,6 @@ def _before_cut(position: int, length: int, *, cut: bool) -> int:
     if length < RECORD_BYTES_MIN or not cut:
         raise Malformed(TOO_LONG)
     return position
-
-
-def record_starts(header: BatchHeader, data: bytes) -> tuple["array[int]", "array[int]"]:
-    """Return where each record begins in an unpacked batch, and the offset delta of each.
-
-    Nothing else of them is looked at. Raise Malformed.
-    """
-    starts, deltas = array("I"), array("I")
-    position, last, end, more = 0, -1, len(data), read_varlong
-    try:
-        for _ in range(header.record_count):
-            length, at = data[position], position + 1
-            if length < 0x80:
-                length >>= 1
-            elif (high := data[at]) < 0x80:
-                length, at = (length & 0x7F | high << 7) >> 1, at + 1
-            else:
-                length, at = more(data, position, end)
-            after = at + length
-            if length < RECORD_BYTES_MIN or after > end:
-                raise Malformed(TOO_LONG)
-            at += 1
-            while data[at] > 0x7F:  # the time
-                at += 1
-            delta = data[at + 1]
-            if delta < 0x80 and not delta & 1:
-                delta >>= 1
-            elif (high := data[at + 2]) < 0x80 and not delta & 1:
-                delta = (delta & 0x7F | high << 7) >> 1
-            else:
-                delta, _ = more(data, at + 1, after)
-            if not last < delta <= header.last_offset_delta:
-                raise Malformed(OUTSIDE)
-            starts.append(position)
-            deltas.append(delta)
-            position, last = after, delta
-    except IndexError:
-        raise Malformed(TOO_LONG) from None
-    if position != end:
-        raise Malformed(MORE)
-    return starts, deltas
 
 
 def header_bytes(count: int, data: bytes) -> list[bytes]:

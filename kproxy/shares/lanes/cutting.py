@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.protocol.made_batches import Cut, gapped_batch
-from kproxy.protocol.records import record_starts, unpacked
+from kproxy.protocol.record_starts import record_starts
+from kproxy.protocol.records import unpacked
 from kproxy.protocol.varint import read_varlong
 from kproxy.shares.taking import Range
 from kproxy.store.segments import Segments

@@ -8,7 +8,8 @@ import mmh3
 from kproxy.metadata.lane_settings import LaneRules
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from kproxy.protocol.record_runs import body_runs
-from kproxy.protocol.records import Body, bodies
+from kproxy.protocol.record_starts import record_keys
+from kproxy.protocol.records import Body
 from kproxy.protocol.varint import Malformed
 from kproxy.shares.taking import Stretch
 from kproxy.store.segments import Segments
@@ -21,6 +22,7 @@ _NEAR_BYTES = 256 << 10  # of batches that are read in one go
 _WORD = (1 << 64) - 1
 LEVEL = 4
 """The level of a record that says none."""
+_Run = tuple[list[int], list[int], list[int] | None]
 _LEVELS = {b"%d" % level: level for level in range(10)}
 
 
@@ -120,14 +122,9 @@ class LaneReader:
             return
         transaction, told = transaction_of(head), base
         try:
-            if head.codec or len(data) > _WHOLE_BYTES:
-                runs = body_runs(head, data, headers=self.names)
-            else:
-                runs = iter((bodies(head, bytes(data[HEADER_BYTES:]), headers=self.names),))
-            for run in runs:
-                offsets = [base + one[0] for one in run]
+            for deltas, hashes, levels in self._runs(head, data):
+                offsets = [base + delta for delta in deltas]
                 end = offsets[-1] + 1
-                hashes, levels = self._lanes_of(run)
                 yield Part(told, end, offsets, hashes, levels, base, transaction)
                 told = end
             if told <= last:
@@ -139,6 +136,17 @@ class LaneReader:
                 hashes = [hash_of(b"")] * (end - told)
                 yield Part(told, end, range(told, end), hashes, levels, base, transaction, False)
                 told = end
+
+    def _runs(self, head: BatchHeader, data: memoryview) -> Iterator[_Run]:
+        """Yield the offset deltas, the hashes and the levels of records. Raise Malformed."""
+        is_whole = not head.codec and len(data) <= _WHOLE_BYTES
+        if is_whole and not self.names:
+            deltas, keys = record_keys(head, bytes(data[HEADER_BYTES:]))
+            if deltas:
+                yield deltas, [hash_of(key) for key in keys], None
+            return
+        for run in body_runs(head, data, headers=self.names):
+            yield [one[0] for one in run], *self._lanes_of(run)
 
     def _lanes_of(self, run: list[Body]) -> tuple[list[int], list[int] | None]:
         levels = None
