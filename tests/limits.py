@@ -135,6 +135,7 @@ TINY: dict[str, int] = {
     "shard.shard._REPLAY_BATCH": 2,
     "shard.shard._UNCOMPACTED_MAX": 2,
     "shares.acknowledging.BATCHES_MAX": 3,
+    "shares.acknowledging._AT_ONCE": 2,
     "shares.dead_letter_batches.OFFSETS_MAX": 2,
     "shares.dead_letter_batches._ROWS_MAX": 1,
     "shares.dead_letters.OWED_MAX": 3,
@@ -142,6 +143,15 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._HELD_MAX": 4,
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.lanes.records._CLEANED_MAX": 2,
+    "shares.lanes.lane_window._HOLE_MAX": 4,
+    "shares.lanes.lane_window._TAKEN_MAX": 40,
+    "shares.lanes.batch_ends._RECORDS_MIN": 2,
+    "shares.lanes.reading._JOINED_MAX": 2,
+    "shares.lanes.reading._RUN_MAX": 2,
+    "shares.lanes.share_lanes._AT_ONCE": 2,
+    "shares.lanes.share_lanes._BATCHES_MAX": 2,
+    "shares.lanes.share_lanes._RECORDS_MAX": 4,
     "shares.poll._FOUND_MAX": 2,
     "shares.sessions._AT_ONCE": 1,
     "shares.share_partition._COMMITTED_MAX": 2,
@@ -186,7 +196,8 @@ FIXED: dict[str, str] = {
         groups.upkeep.offset_expiry._ROWS_AT_ONCE groups.upkeep.offset_expiry._OFFSETS_MAX
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
-        handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
+        handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
+        shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
         groups.assigning.configured_topology.TASKS_MAX
@@ -222,13 +233,16 @@ FIXED: dict[str, str] = {
         handlers.access.quotas._TOLD_MAX common.logs._TEXT_MAX common.logs._TOLD_CLIENTS_MAX
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
-        tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX tools.commands._LIMIT
+        shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
+        tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
         groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
+        metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
         protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
@@ -237,7 +251,7 @@ FIXED: dict[str, str] = {
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
-        routes.services._READERS shard.retention._PAUSE
+        routes.services._READERS shard.retention._PAUSE shares.lanes.table._PARTS
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
@@ -262,8 +276,8 @@ FIXED: dict[str, str] = {
         upstream.topic_tailer._MESSAGES_AT_ONCE
     """,
     "Logs of earlier releases are folded by it.": """
-        virtual.rows.groups._EVERY virtual.producers.PRODUCERS_REMEMBERED
-        virtual.producers._FORGOTTEN_AT_ONCE
+        virtual.rows.groups._EVERY virtual.folds.shares._MOVED_MAX
+        virtual.producers.PRODUCERS_REMEMBERED virtual.producers._FORGOTTEN_AT_ONCE
     """,
 }
 """The reasons, each with the limits that it holds for."""

@@ -186,6 +186,13 @@ class Counters:
     share_released: int = _total("records that members of share groups gave back")
     share_rejected: int = _total("records that members of share groups rejected")
     share_timed_out: int = _total("records that members of share groups held for too long")
+    share_lookaheads_shortened: int = _total(
+        "share partitions where lanes were looked for among fewer records than the group wants, as"
+        " share_lanes_bytes_max was reached; the order within a lane stays"
+    )
+    share_lanes_unread: int = _total(
+        "records of batches that could not be read: all in the lane of records that say none"
+    )
     share_archived: Counter[str] = _by(
         "cause",
         "records that nobody is given any more: rejected; delivery_limit, given as often as may be;"

@@ -21,6 +21,8 @@ from kproxy.metadata.group_values import (
     reset_of,
     true_or_false,
 )
+from kproxy.metadata.lane_settings import LANE_SETTINGS, LaneRules, rules_of
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import (
     BOOLEAN,
     COPIES_BY,
@@ -31,6 +33,7 @@ from kproxy.metadata.setting import (
     Setting,
     is_true,
     parts,
+    shown,
 )
 from kproxy.virtual.rows.group_settings import decode_group_configs
 
@@ -113,6 +116,7 @@ _ORDERED = (
             " delivery, the last for all further ones; milliseconds, with commas between.",
             field="retry_backoff_ms",
             value=lambda text: tuple(int(part) for part in parts(text))),
+    *LANE_SETTINGS,
 )  # fmt: skip
 """The settings in the order in which Kafka checks their bounds."""
 SETTINGS = {setting.name: setting for setting in sorted(_ORDERED, key=lambda one: one.name)}
@@ -167,6 +171,16 @@ class GroupSettings:
     """The user who said that they are copies: what that user may not read is not copied either."""
     retry_backoff_ms: tuple[int, ...] = ()
     """The times before the second, third, … delivery; the last for further ones. Empty: none."""
+    lane: str = "none"
+    lane_in_flight: int = 0
+    lane_lookahead: int = 100_000
+    lane_weights: tuple[tuple[str, int], ...] = ()
+    lane_rate: tuple[float, int] = (0.0, 1)
+    lane_holds: bool = False
+    priority: str = ""
+    priority_share: float = 0.0
+    lanes: LaneRules | None = None
+    """The rules that these come to; None: there are neither lanes nor priorities."""
 
 
 Configs = Mapping[str, str]
@@ -224,6 +238,18 @@ class GroupRules:
         self._check_together({**kept, **read})
         return read
 
+    @staticmethod
+    def check_level(given: Configs, level: Level) -> None:
+        """Check that all workers obey what is set. Raise KafkaError (INVALID_CONFIG)."""
+        for name, value in given.items():
+            needed = SETTINGS[name].needs(value)
+            if not level.reaches(needed):
+                text = (
+                    f"{name}={shown(value)} needs level {needed}: once every worker runs this"
+                    " release, put it in force with `kproxy upgrade --finalize`"
+                )
+                raise KafkaError(Code.INVALID_CONFIG, text)
+
     def _check_least(self, name: str, value: str) -> None:
         bounds = self.bounds(SETTINGS[name])
         if bounds is not None and int(value) < (least := min(_LEAST.get(name, 0), bounds.least)):
@@ -274,7 +300,11 @@ class GroupRules:
                 self._number(one.name, configs) if bounded
                 else one.value(self.effective(one.name, configs))
             )  # fmt: skip
+        lanes = rules_of(
+            told["lane"], told["priority"], told["lane_in_flight"], told["lane_lookahead"],
+            told["lane_weights"], told["lane_rate"], told["priority_share"], told["lane_holds"],
+        )  # fmt: skip
         return GroupSettings(
-            **told, dead_letters_set_by=configs.get(SET_BY),
+            **told, lanes=lanes, dead_letters_set_by=configs.get(SET_BY),
             dead_letters_copied_by=configs.get(COPIES_BY),
         )  # fmt: skip

@@ -4,9 +4,7 @@ It is made from the rows when somebody asks for it, and forgotten once nobody fo
 rows say all there is to say.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
 from math import inf
 from typing import Protocol
 
@@ -14,16 +12,18 @@ from anyio import CapacityLimiter, to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.aborted import AbortedSearch
-from kproxy.protocol.batch import read_header
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
-from kproxy.shares.taking import Limits, Stretch
-from kproxy.shares.window import Acquired, Pending, Window
-from kproxy.store.damage import DamagedBatch
+from kproxy.shares.aborted_stretch import AbortedStretch, transactions_of
+from kproxy.shares.lanes.cutting import Span
+from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
+from kproxy.shares.taking import Limits, Range, Stretch
+from kproxy.shares.window import Acquired, Pending
 from kproxy.store.rocks import Checkpoint
-from kproxy.store.segments import Segments
 from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
-from kproxy.virtual.rows.shares import SHARE_PARTITIONS
+from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS, freed_key
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -64,6 +64,21 @@ class Readable:
     def batches(self) -> list[StoredBatch]:
         return [batch for _, _, batch in self.stretches if batch is not None]
 
+    def overlapping(self, ranges: list[Range]) -> list[StoredBatch]:
+        """Return the batches that have any of the records of ascending ranges."""
+        found = []
+        at = 0
+        for first, last, batch in self.stretches:
+            if batch is None:
+                continue
+            while at < len(ranges) and ranges[at].last < first:
+                at += 1
+            if at == len(ranges):
+                break
+            if ranges[at].first <= last:
+                found.append(batch)
+        return found
+
     def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
         """Add what comes next; holes that touch are one."""
         if batch is None and self.stretches:
@@ -84,43 +99,6 @@ class Readable:
             size += length
 
 
-class AbortedStretch:
-    """The aborted transactions of a partition's stretch: by producer (first offset, marker's).
-
-    `read`: by its base offset, the transaction of each batch that was read as its row did not say.
-    """
-
-    __slots__ = ("_by_producer", "end", "least", "most", "read", "start")
-
-    def __init__(self, start: int, search: AbortedSearch) -> None:
-        self.start, self.end = start, search.end
-        self.read: dict[int, int] = {}
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
-            self._by_producer.setdefault(producer_id, []).append((first, marker))
-        self.least = min((first for _, first in search.found), default=search.end)
-        self.most = max(search.markers, default=start)
-
-    def has(self, producer_id: int, offset: int) -> bool:
-        """Return whether a batch was aborted: a producer's transactions follow one another."""
-        mine = self._by_producer.get(producer_id, ())
-        at = bisect_right(mine, offset, key=_first_offset) - 1
-        return at >= 0 and offset < mine[at][1]
-
-
-def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
-    """Return the transaction of each batch by its base offset."""
-    found = {}
-    for base, *place in batches:
-        with suppress(DamagedBatch):  # the next look says so
-            found[base] = transaction_of(read_header(bytes(segments.batch(*place) or b"")))
-    return found
-
-
-def _first_offset(one: tuple[int, int]) -> int:
-    return one[0]
-
-
 class SharePartition:
     """One queue partition for one group, in a shard that this worker serves.
 
@@ -128,8 +106,8 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_search", "_unread", "due", "epoch", "followers", "group",
-        "key", "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_look_end", "_search", "_unread", "due", "epoch",
+        "followers", "group", "key", "lanes", "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -141,7 +119,9 @@ class SharePartition:
         self._unread: list[StoredBatch] = []  # batches to be read before they can be judged
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
-        self.window = Window(row.start, states)
+        self.window = LaneWindow(row.start, states)
+        self.lanes: ShareLanes | None = None
+        self._look_end = -1  # up to which lanes are to be looked for before it can be said
         self.waiters: dict[Waiter, None] = {}
         self.followers = 0
         self.due = inf
@@ -265,14 +245,22 @@ class SharePartition:
     @property
     def unprepared(self) -> bool:
         """Whether `prepare` has something to do."""
-        return bool(self._unread)
+        return bool(self._unread) or self._look_end >= 0
 
     async def prepare(self, readers: CapacityLimiter) -> None:
-        """Read, on a thread, batches whose rows do not say what they are part of. Raise OSError."""
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of, or
+        the lanes of records.
+
+        Raise OSError.
+        """
+        if self.lanes is not None and self._look_end >= 0:
+            end, self._look_end = self._look_end, -1
+            await self.lanes.scan(end, readers)
+            return
         unread, self._unread = self._unread, []
         segments = self.shard.segments
         with segments.pinned({segment for _, segment, _, _ in unread}):
-            found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
+            found = await to_thread.run_sync(transactions_of, segments, unread, limiter=readers)
         if self._aborted is not None:
             self._aborted.read |= found
 
@@ -284,8 +272,88 @@ class SharePartition:
     @property
     def has_more(self) -> bool:
         """Whether there may be more to be given: what is behind the end, or in the window."""
+        if self.lanes is not None:
+            return self.lanes.index.is_ready
         row = self.shard.state.partition(self.key)
         return row is not None and self.window.next_available() < row.next_offset
+
+    # -- lanes
+
+    def use_lanes(self, settings: GroupSettings, memory: LaneMemory) -> ShareLanes | None:
+        """Return the lanes as the group has them now; None: it has none."""
+        lanes, rules = self.lanes, settings.lanes
+        if lanes is None and rules is None:
+            return None
+        if lanes is not None:
+            if lanes.rules == rules and lanes.committed == settings.read_committed:
+                return lanes
+            self.leave_lanes()
+        if rules is not None:
+            self.lanes = ShareLanes(
+                self.shard, self.key, self.group, self.window, rules, settings.read_committed,
+                memory, self.epoch, self.wake_next,
+            )  # fmt: skip
+            if rules.holds:
+                self.shard.watchers.add(freed_key(self.key), self.lanes)
+        return self.lanes
+
+    def leave_lanes(self) -> None:
+        if self.lanes is not None:
+            self.lanes.close()
+            self.shard.watchers.discard(freed_key(self.key), self.lanes)
+            self.lanes = None
+            self.window.leave_lanes()
+            self._look_end = -1
+
+    def look_by_lane(self, lanes: ShareLanes, goals: "dict[SharePartition, int]") -> bool:
+        """Return whether there may be records whose turn it is, or holes to be archived.
+
+        `goals`: up to which offset who asks wants to have looked; what comes later can wait. Raise
+        Searching: there is more to be looked at; KafkaError: the next batch is damaged.
+        """
+        row = self.shard.state.partition(self.key)
+        if row is None:
+            return False
+        self.window.trim(row.log_start)
+        index = lanes.index
+        if lanes.is_stale:
+            lanes.hold_again(self.epoch)
+        if not index.clean():
+            raise Searching
+        end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
+        goal = min(goals.setdefault(self, end), end)
+        ready = index.is_ready or bool(self.window.holes)
+        if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
+            return ready
+        if lanes.is_damaged(end):
+            if not ready:
+                raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")
+            return True
+        aborted: AbortedStretch | None = None
+        if lanes.committed and row.any_aborted:
+            aborted = self._aborted_from(index.end, end)
+            end = min(end, aborted.end)
+        lanes.plan(aborted)
+        if not lanes.scan_at_once(end):
+            self._look_end = end
+        raise Searching
+
+    def spans_of(self, ranges: list[Range], lanes: ShareLanes) -> list[Span]:
+        """Return the batches that have any of the records of ascending ranges."""
+        found: list[Span] = []
+        state, ends = self.shard.state, lanes.ends
+        end = 0
+        for first, last, _ in ranges:
+            while (end := max(first, end)) <= last:
+                span = ends.span_of(state.get, self.key, end)
+                if span is None:  # it lies elsewhere by now, or was never noted
+                    some = list(state.stored_spans(self.key, end, last + 1))
+                    found += some
+                    end = max(last + 1, some[-1][1] + 1 if some else 0)
+                    break
+                found.append(span)
+                end = span[1] + 1
+        return found
 
     # -- waiting
 

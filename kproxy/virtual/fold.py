@@ -137,6 +137,7 @@ class Fold:
             Kind.RESTORED: transactions.restored,
             Kind.SHARE_SET: shares.set,
             Kind.SHARE: shares.change,
+            Kind.FREE_LANES: shares.free,
             Kind.SHARE_QUEUES: shares.note_queues,
             Kind.SHARE_LOOK: shares.look,
             Kind.CONFIGURE_GROUP: GroupConfigFold(state).configure,

@@ -53,3 +53,5 @@ STREAMS_FROM = 9
 """Groups may be streams groups (KIP-1071)."""
 ONCE_FROM = 9
 """An envelope that the cluster has taken twice is applied once."""
+LANES_FROM = 9
+"""Share groups may have lanes, which may be held."""

@@ -8,8 +8,16 @@ from kproxy.metadata.levels import Level
 from kproxy.virtual import levels
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import AssignPartitions, ConfigureQueue, CreateQueue
+from kproxy.virtual.commands.shares import ChangeShares
 from kproxy.virtual.commands.traits import TRAITS
-from kproxy.virtual.levels import NEWEST, OLDEST, PRODUCERS_FROM, RELEASED, ROUTES_FROM
+from kproxy.virtual.levels import (
+    LANES_FROM,
+    NEWEST,
+    OLDEST,
+    PRODUCERS_FROM,
+    RELEASED,
+    ROUTES_FROM,
+)
 from kproxy.virtual.rows.kinds import RowKind
 from tests.fakes import MemoryShard
 from tests.virtual.commands.test_commands import story
@@ -23,6 +31,8 @@ def may_be_written(envelope: Envelope, level: int) -> bool:
         return level >= PRODUCERS_FROM
     if envelope.kind == Kind.ASSIGN_PARTITIONS and AssignPartitions.decode(envelope).routes:
         return level >= ROUTES_FROM
+    if envelope.kind == Kind.SHARE and ChangeShares.decode(envelope).holds:
+        return level >= LANES_FROM
     given: dict[str, str] = {}
     if envelope.kind == Kind.CREATE:
         given = CreateQueue.decode(envelope).configs

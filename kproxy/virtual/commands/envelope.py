@@ -78,6 +78,7 @@ class Kind(IntEnum):
     SECURE = 51
     FORGET_PRODUCERS = 55
     RESTORED = 60
+    FREE_LANES = 63
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

@@ -16,6 +16,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shard.watchers import Watchers
+from kproxy.shares.lanes.share_lanes import LaneMemory
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -62,7 +63,7 @@ class Worker(Owner):
         self.alive = True
         self.shares = SharePartitions(
             world.settings.__getitem__, lambda shard, group, *lost: group == GROUPS[0], lambda: 1,
-            Counters(),
+            Counters(), LaneMemory(world.lane_bytes, Counters(), salt=number),
         )  # fmt: skip
         self.sessions = ShareSessions(self.shares, 100, 1000)
         for envelope in world.log:
@@ -140,6 +141,8 @@ class Worker(Owner):
 class World(OwnedWorld[Worker]):
     """The log and the workers."""
 
+    lane_bytes = 1 << 20
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         rng = self.rng
@@ -154,9 +157,12 @@ class World(OwnedWorld[Worker]):
             )
             for group in GROUPS
         }
-        self.truth = Truth(self.settings)
+        self.truth = self.new_truth()
         self.keys: list[PartitionKey] = []
         self.controls: set[tuple[PartitionKey, int]] = set()
+
+    def new_truth(self) -> Truth:
+        return Truth(self.settings)
 
     def apply(self, envelope: Envelope) -> Outcome:
         return self.truth.take(envelope)

@@ -218,7 +218,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE",
+        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE", "FREE_LANES",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
