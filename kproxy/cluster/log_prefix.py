@@ -1,11 +1,12 @@
 """A local copy held against its log: whether it is a prefix, and else from where on it is not."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import anyio
-from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.loop.threads import on_disk
 from kproxy.shard.shard import Shard, identity
 from kproxy.store.frames import Frame
 from kproxy.store.segments import Segments
@@ -88,7 +89,7 @@ async def lost_part(shard: Shard, link: DataLink, at: int | None) -> tuple[int, 
         if log_offset >= end:
             return True
         there = await _read(link, index, log_offset)
-        here = await to_thread.run_sync(_here, segments, log_offset)
+        here = await on_disk(partial(_here, segments, log_offset))
         if there is None:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not say what it has")
         return here is None or identity(there) != identity(here)

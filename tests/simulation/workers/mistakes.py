@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
 
-from kproxy.cluster import remote_cleanup, shard_owner
+from kproxy.cluster import log_prefix, remote_cleanup, shard_owner
 from kproxy.cluster.announcer import Announcer
 from kproxy.cluster.catalogue import cache as catalogue_cache
 from kproxy.cluster.catalogue.barrier import CatalogueBarrier
@@ -257,7 +258,7 @@ def never_claims_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_local_copy_that_is_not_held_against_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shard, "ends_with", lambda self, envelope: True)
+    patch.setattr(log_prefix, "identity", lambda envelope: ANY)
 
 
 def who_serves_goes_on_behind_the_claim_of_another(patch: pytest.MonkeyPatch) -> None:
