@@ -43,7 +43,7 @@ from kproxy.worker.worker import Worker
 
 _PRODUCE = int(ApiKey.PRODUCE)
 _SHARES = {int(ApiKey.SHARE_FETCH): 14, int(ApiKey.SHARE_ACKNOWLEDGE): 14}
-"""How many times the bytes of a request its body takes, decoded: an acknowledgement has 19."""
+"""Requests of share groups: a decoded body takes so many times the bytes of the request."""
 _ERROR_PARTS, _ERROR_DEPTH = 4, 1  # the parts of an answer that are looked at for an error
 
 

@@ -291,16 +291,16 @@ class SharePartition:
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory, self.epoch, self.wake_next,
+                memory, self.epoch,
             )  # fmt: skip
             if rules.holds:
-                self.shard.watchers.add(freed_key(self.key), self.lanes)
+                self.shard.watchers.add(freed_key(self.key), self)
         return self.lanes
 
     def leave_lanes(self) -> None:
         if self.lanes is not None:
             self.lanes.close()
-            self.shard.watchers.discard(freed_key(self.key), self.lanes)
+            self.shard.watchers.discard(freed_key(self.key), self)
             self.lanes = None
             self.window.leave_lanes()
             self._look_end = -1
@@ -358,7 +358,9 @@ class SharePartition:
     # -- waiting
 
     def changed(self, key: PartitionKey) -> None:
-        """Wake a waiter: either partition may have something new, or is gone."""
+        """Wake a waiter: there may be something new, or either partition is gone."""
+        if self.lanes is not None and key != self.key:
+            self.lanes.is_stale = True
         if not self.waiters:
             return
         if self.is_current:

@@ -8,7 +8,7 @@ from kproxy.shares.lanes.cutting import Span
 from kproxy.virtual.rows.batches import batch_key, stored_batch
 from kproxy.virtual.types import PartitionKey
 
-_RECORDS_MIN = 8  # of a batch whose end is kept: so it is a byte for each record at most
+_RECORDS_MIN = 8  # in a batch whose end is kept: a byte for each record at most
 
 
 class BatchEnds:

@@ -28,7 +28,7 @@ _TIMES = 2
 CUT_BYTES_MAX = 8 << 20
 """The bytes of one answer's records that are cut out, unpacked: one record more at most."""
 _ENTRY_BYTES = 500
-_HEAD_BYTES = 16  # what a record has before its key, about
+_HEAD_BYTES = 16  # before the key of a record, about
 
 
 class Opened(NamedTuple):

@@ -187,8 +187,8 @@ class LaneIndex(LaneRecords):
     def take_fresh(self, count: int, states: bytearray, start: int) -> list[int]:
         """Take as many records at most as `take` would, before one that was delivered already.
 
-        `states`: a byte for each record from `start` on, 0 for one that never was. Where lanes
-        have rates, weights or levels it takes nothing.
+        `states`: a byte for each record from `start` on, 0 for one that never was. Lanes with
+        rates, weights or levels give nothing here.
         """
         found: list[int] = []
         turns = self._turns

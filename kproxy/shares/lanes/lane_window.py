@@ -26,7 +26,7 @@ _SAID = {
     RELEASE: (_becomes(RecordState.AVAILABLE), Cause.NONE),
     REJECT: (_becomes(RecordState.ARCHIVED), Cause.REJECTED),
 }
-"""What records become by what a member says of them."""
+"""The states and causes that follow from what a member says of records."""
 
 
 class LaneWindow(Window):

@@ -18,7 +18,7 @@ from kproxy.virtual.rows.batches import NO_TRANSACTION, StoredBatch, transaction
 _RUN_MAX = 4096  # offsets of a batch that cannot be read, told at a time
 _JOINED_MAX = 500  # records of small batches that are told together
 _WHOLE_BYTES = 64 << 10  # a batch up to this size, as it is, is looked at in one go
-_NEAR_BYTES = 256 << 10  # of batches that are read in one go
+_NEAR_BYTES = 256 << 10  # read in one go, of batches that lie near each other
 _WORD = (1 << 64) - 1
 LEVEL = 4
 """The level of a record that says none."""

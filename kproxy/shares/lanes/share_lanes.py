@@ -6,7 +6,7 @@ begins behind a long backlog has its turn with the next answer.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
@@ -14,7 +14,6 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 
 from kproxy.common.counters import Counters
-from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
 from kproxy.shard.shard import Shard
@@ -68,7 +67,7 @@ class ShareLanes:
 
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
-        committed: bool, memory: LaneMemory, epoch: int = 0, wake: Callable[[], None] = nothing,
+        committed: bool, memory: LaneMemory, epoch: int = 0,
     ) -> None:  # fmt: skip
         self.rules, self.committed = rules, committed
         self.reader = LaneReader(rules)
@@ -77,7 +76,7 @@ class ShareLanes:
         self._shard, self._key, self._group = shard, key, group
         self._window = window
         self.ends = BatchEnds()
-        self._memory, self._wake = memory, wake
+        self._memory = memory
         self._counted = 0  # bytes of the memory
         self._scanned: anyio.Event | None = None  # while a slice is read
         self._aborted: Aborted | None = None
@@ -93,11 +92,6 @@ class ShareLanes:
     @property
     def group(self) -> str:
         return self._group
-
-    def changed(self, key: PartitionKey) -> None:
-        """Note that lanes were freed."""
-        self.is_stale = True
-        self._wake()
 
     def hold_again(self, epoch: int) -> None:
         """Hold the lanes that the rows say are held, and no others."""

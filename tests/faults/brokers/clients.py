@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -367,11 +367,8 @@ def everything(
 @contextmanager
 def working(clients: list[Client]) -> Iterator[Stalls]:
     """Let clients work for the length of a block; then end them."""
-    for client in clients:
-        client.start()
-    try:
-        with Stalls(clients).watched() as stalls:
-            yield stalls
-    finally:
+    with ExitStack() as stack:
         for client in clients:
-            client.end()
+            stack.callback(client.end)
+            client.start()
+        yield stack.enter_context(Stalls(clients).watched())
