@@ -201,6 +201,10 @@ class Counters:
         "batches that passes of compaction left as they are: they would not fit into the log with"
         " fewer records, or hold too many"
     )
+    appends_refused: int = _total(
+        "batches that were not appended, as their partition did not end where kproxy.if-end-offset"
+        " said"
+    )
     expired_at_once: int = _total(
         "records that were taken and are older than their queue's retention.ms keeps them:"
         " retention takes them at its next look"

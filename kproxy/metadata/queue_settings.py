@@ -12,7 +12,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
-from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
+from kproxy.metadata.delay_settings import MODE, DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
 from kproxy.metadata.levels import Level
 from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
@@ -22,7 +22,7 @@ from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.folds.route_definitions import CONFIGS, TO
 
-SIZE = "max.message.bytes"
+SIZE, CONDITION = "max.message.bytes", "kproxy.append.if"
 _MARKED_AT_LEAST = 8
 """Retention by arrival notes where a partition ends so many times in `retention.ms`, if it can."""
 _PARSED_MAX = 1000
@@ -98,7 +98,7 @@ def check_together(
     `given`: the names of those that are set now; None: all.
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
-    fault = fault or delays_conflict(values)
+    fault = fault or delays_conflict(values) or _condition_conflict(values)
     made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
     needed, name, value = max(
         ((SETTINGS[name].needs(value), name, value)
@@ -112,6 +112,13 @@ def check_together(
         )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _condition_conflict(values: Mapping[str, str]) -> str | None:
+    """Return why records that say where their partition must end do not go with other settings."""
+    if values.get(CONDITION, "none") != "none" and _delay(values) is not None:
+        return f"{CONDITION} and {MODE} exclude each other: a record that waits has no place yet"
+    return None
 
 
 LOOK_AGAIN_MS = 24 * 3600 * 1000
@@ -133,6 +140,8 @@ class QueueSettings:
     demands: Demands
     """The demands on whatever is appended."""
     rewind_denied: bool
+    conditional: bool
+    """Whether a record may say where its partition must end."""
     takes_dead_letters: bool
     """Whether share groups may have the queue as their dead-letter queue."""
     compacted: bool
@@ -199,7 +208,9 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
         demands=demands,
         compacted="compact" in policies,
-        inspects=demands.of_records or (delay is not None and delay.by_header),
+        inspects=demands.of_records
+        or told["conditional"]
+        or (delay is not None and delay.by_header),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
         delay=delay,
         **told,

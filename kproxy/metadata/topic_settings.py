@@ -27,7 +27,7 @@ from kproxy.metadata.setting import (
     parts,
     whole,
 )
-from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, OLDEST
+from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, LIFE_FROM, OLDEST
 
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 _DAY_MS, _WEEK_MS = 24 * 3600 * 1000, 7 * 24 * 3600 * 1000
@@ -80,6 +80,10 @@ _EFFECTIVE = (
     Setting("errors.deadletterqueue.group.enable", BOOLEAN, "false", boolean,
             "Whether share groups may have this queue as their dead-letter queue.",
             field="takes_dead_letters", value=is_true),
+    Setting("kproxy.append.if", STRING, "none", one_of("none", "header"),
+            "Whether a record may say in the header kproxy.if-end-offset where the partition must"
+            " end before it; else it is not appended.",
+            field="conditional", value=lambda text: text == "header", level=LIFE_FROM),
     Setting("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
             "Whether a group may commit an offset below the one it has committed.",
             field="rewind_denied", value=lambda text: text == "deny"),

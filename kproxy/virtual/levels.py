@@ -8,7 +8,7 @@ has finalized that level (`metadata.levels`). Level 1 is what kproxy wrote befor
 FEATURE = "kproxy.level"
 """Its name as a feature (KIP-584): `kafka-features.sh` shows and upgrades it."""
 OLDEST = 1
-NEWEST = 8
+NEWEST = 9
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""
 BINARY_FROM = 2
@@ -47,3 +47,5 @@ UNASKED_FROM = 8
 """A CREATE says that nobody has said how the queue is to be."""
 ORDERED_FROM = 8
 """A committed offset keeps the log offset of its commit."""
+LIFE_FROM = 9
+"""Queues and records may go by themselves, wait under a key, and be appended on a condition."""

@@ -16,7 +16,7 @@ from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
-from kproxy.virtual.folds.carried import DELAYS, carried
+from kproxy.virtual.folds.carried import ALONE, DELAYS, carried
 from kproxy.virtual.folds.delays import file_at, remove_waiting
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import batches as batch_rows
@@ -33,7 +33,7 @@ from kproxy.virtual.types import PartitionKey
 _COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
 _ROWS_AT_ONCE = 1000
 _COPIES = (Kind.COPY, Kind.REPLACE)
-_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
+_CARRYING = (*ALONE, Kind.SHIP, *DELAYS)
 _LOG_OFFSET = (1 << NUMBER_AT) - 1
 
 

@@ -73,6 +73,7 @@ class Kind(IntEnum):
     SECURE = 51
     FORGET_PRODUCERS = 55
     RESTORED = 60
+    APPEND_IF = 61
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

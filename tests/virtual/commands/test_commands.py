@@ -29,7 +29,7 @@ from kproxy.virtual.commands.queues import (
     GrowQueue,
     QueueReady,
 )
-from kproxy.virtual.commands.records import Compact, Trim
+from kproxy.virtual.commands.records import AppendIf, Compact, Trim
 from kproxy.virtual.commands.restore import Restored
 from kproxy.virtual.commands.shards import Claim, Foreign
 from kproxy.virtual.commands.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
@@ -197,7 +197,7 @@ def test_a_marker_begins_with_a_control_batch() -> None:
 
 def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
     batches = {kind for kind, traits in TRAITS.items() if traits.carries_batch}
-    assert batches == {Kind.APPEND, Kind.COPY, Kind.REPLACE}
+    assert batches == {Kind.APPEND, Kind.APPEND_IF, Kind.COPY, Kind.REPLACE}
     assert set(COMMANDS) == set(TRAITS) == set(Kind) == set(ALL)
     assert set(Kind) == {case[2] for case in WRITTEN} | batches
     assert set(MemoryShard().fold._by_kind) == set(Kind)
@@ -264,6 +264,7 @@ def story() -> list[Envelope]:
     log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
     log += [Secure({"Aa": {}, "Ub": {"v": 1}}).envelope(), Secure({"Aa": None}).envelope()]
     log += [append(8, producer=8, sequence=0, time_ms=5), append(9, producer=9, sequence=0)]
+    log += [Envelope(Kind.APPEND_IF, Q, 0, body=AppendIf.body(batch(b"if"), n)) for n in (9, 0)]
     log += [ForgetProducers((Q, 0), [(4, 5), (5, 5)]).envelope()]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
