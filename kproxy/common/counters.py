@@ -201,6 +201,7 @@ class Counters:
         "batches that passes of compaction left as they are: they would not fit into the log with"
         " fewer records, or hold too many"
     )
+    queues_expired: int = _total("queues that were deleted as nobody used them")
     appends_refused: int = _total(
         "batches that were not appended, as their partition did not end where kproxy.if-end-offset"
         " said"

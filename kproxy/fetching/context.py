@@ -40,6 +40,11 @@ class FetchPartition:
         self.last_sent: tuple[int, int] | None = None  # high watermark, log start
         self.search: AbortedSearch | None = None  # that the next look goes on with
 
+    def note_used(self) -> None:
+        """Note that somebody reads the partition."""
+        if self.key is not None and self.shard is not None:
+            self.shard.used.add(self.key)
+
 
 class FetchContext:
     """The followed partitions by ident. `dirty`, in order of turn: those to be looked at."""
@@ -51,6 +56,7 @@ class FetchContext:
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
         self._read_committed = False
+        self.polled_until = 0.0  # up to when its last poll may wait, by anyio's clock
         self._generation = -1  # the generation of the rules of who may read what
 
     def isolate(self, read_committed: bool) -> None:
@@ -93,6 +99,8 @@ class FetchContext:
                 del self._by_key[followed.key]
             if self._watching and followed.shard is not None:
                 followed.shard.watchers.discard(followed.key, self)
+            if followed.settings.expires_idle_ms >= 0:
+                followed.note_used()
         followed.key, followed.shard = key, shard
         if key is not None and shard is not None:
             self._by_key[key] = followed

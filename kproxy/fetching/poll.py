@@ -106,7 +106,7 @@ class Poll:
     async def run(self, next_request: NextRequest) -> list[PartitionRead]:
         """Poll and return the partitions' parts of the answer."""
         limits, context, source = self._limits, self._context, self._source
-        deadline = anyio.current_time() + limits.max_wait_s
+        context.polled_until = deadline = anyio.current_time() + limits.max_wait_s
         caught_up = False
         while True:
             # No await between this and the reading, but where what was found is pinned before it.
@@ -174,6 +174,8 @@ class Poll:
             code = self._unreadable(followed.ident[0]) or code
         if code:
             return PartitionRead(followed, code)
+        if followed.settings.expires_idle_ms >= 0:
+            followed.note_used()
         return plan_read(followed, budget)
 
     def _locate(self, followed: FetchPartition) -> Code:

@@ -14,6 +14,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import MODE, DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
+from kproxy.metadata.expiry_settings import expiry_conflict
 from kproxy.metadata.levels import Level
 from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
 from kproxy.metadata.routing import read_configs
@@ -99,6 +100,7 @@ def check_together(
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
     fault = fault or delays_conflict(values) or _condition_conflict(values)
+    fault = fault or expiry_conflict(values)
     made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
     needed, name, value = max(
         ((SETTINGS[name].needs(value), name, value)
@@ -140,6 +142,9 @@ class QueueSettings:
     demands: Demands
     """The demands on whatever is appended."""
     rewind_denied: bool
+    expires_idle_ms: int
+    """-1: it is not deleted, however long nobody uses it."""
+    expires_with_records: bool
     conditional: bool
     """Whether a record may say where its partition must end."""
     takes_dead_letters: bool

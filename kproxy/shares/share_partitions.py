@@ -106,6 +106,7 @@ class SharePartitions:
     def _drop(self, share: SharePartition) -> None:
         self._shares.pop((share.group, share.key), None)
         share.shard.watchers.discard(share.key, share)
+        share.shard.used.add(share.key)
         share.give_up()
 
     def follow(self, share: SharePartition) -> None:
@@ -117,6 +118,7 @@ class SharePartitions:
         share.followers -= 1
         if not share.followers:
             share.shard.watchers.discard(share.key, share)
+            share.shard.used.add(share.key)
         self.let_go(share)
 
     def let_go(self, share: SharePartition) -> None:

@@ -110,6 +110,7 @@ class Fold:
             Kind.GROUP: groups.change,
             Kind.EXPIRE: groups.expire,
             Kind.DELETE_GROUP: groups.delete,
+            Kind.EXPIRE_QUEUE: queues.expire,
             Kind.CONFIGURE: queues.configure,
             Kind.DROP_TOMBSTONE: queues.drop_tombstone,
             Kind.PRODUCER_ID: transactions.allocate,

@@ -24,6 +24,7 @@ from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.batches import NOT_SAID, Batch, transaction_of
 from kproxy.virtual.rows.delays import WAITING_BATCHES
+from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.snapshot import NUMBER_AT
@@ -32,6 +33,7 @@ from kproxy.virtual.types import PartitionKey
 
 _COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
 _ROWS_AT_ONCE = 1000
+_IDLE = IDLE_MS.encode()
 _COPIES = (Kind.COPY, Kind.REPLACE)
 _CARRYING = (*ALONE, Kind.SHIP, *DELAYS)
 _LOG_OFFSET = (1 << NUMBER_AT) - 1
@@ -185,7 +187,18 @@ class Reindex:
             if number % _ROWS_AT_ONCE == 0:
                 yield
         yield
+        yield from self._look_for_idle()
         yield from self._sweep_aborted()
+
+    def _look_for_idle(self) -> Iterator[None]:
+        """File queues that are deleted once nobody uses them: that index is not published."""
+        for number, (_, data) in enumerate(self._state.kv.scan(*RowKind.QUEUE.range()), 1):
+            if _IDLE in data:
+                queue = rows.decode_queue("", data)
+                self._state.file(IDLE_DUE.key(0, (queue.queue_id, 0)))
+            if number % _ROWS_AT_ONCE == 0:
+                yield
+        yield
 
     def _sweep_aborted(self) -> Iterator[None]:
         """Note for the sweeper where aborted transactions lie before the log start.

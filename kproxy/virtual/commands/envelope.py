@@ -74,6 +74,7 @@ class Kind(IntEnum):
     FORGET_PRODUCERS = 55
     RESTORED = 60
     APPEND_IF = 61
+    EXPIRE_QUEUE = 62
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

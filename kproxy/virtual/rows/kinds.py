@@ -105,6 +105,8 @@ class RowKind(_Kind):
     DELAY_ENTRY = b"1", 6, "swept"  # a partition's time in that index
     SECURED = b"2", 7, "published"  # an access rule, a user or a quota, in shard 0
     PRODUCERS_DUE = b"4", 8, "index"  # when to look at a partition's idempotent producers
+    IDLE_DUE = b"6", 9, "index"  # when to look whether anybody uses a queue
+    IDLE = b"7", 9, "swept"  # a queue's time in that index, and since when nobody has used it
 
 
 class CatalogueRow(_Kind):

@@ -26,6 +26,7 @@ from kproxy.virtual.commands.queues import (
     CreateQueue,
     DeleteQueue,
     DropTombstone,
+    ExpireQueue,
     GrowQueue,
     QueueReady,
 )
@@ -100,6 +101,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b"".join(n.to_bytes(8, "big") for n in range(1, 8))),
     (AssignPartitions(Q, "q", 3, 6, 9), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3}'),
+    (ExpireQueue(Q, 6, 9), None, Kind.EXPIRE_QUEUE, (0, 6, 9), b""),
     (QueueReady(Q, 6), None, Kind.QUEUE_READY, (0, 6, 0), b""),
     (QueueReady(Q, 6, refused=True), None, Kind.QUEUE_READY, (0, 6, 0), b"\1"),
     (DropTombstone(Q), None, Kind.DROP_TOMBSTONE, (0, 0, 0), b""),
@@ -218,7 +220,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE",
+        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE", "EXPIRE_QUEUE",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -266,6 +268,9 @@ def story() -> list[Envelope]:
     log += [append(8, producer=8, sequence=0, time_ms=5), append(9, producer=9, sequence=0)]
     log += [Envelope(Kind.APPEND_IF, Q, 0, body=AppendIf.body(batch(b"if"), n)) for n in (9, 0)]
     log += [ForgetProducers((Q, 0), [(4, 5), (5, 5)]).envelope()]
+    idle = QueueId(b"i" * 16)
+    log += [CreateQueue(idle, "idle", 1, {"kproxy.expire.idle.ms": "60000"}).envelope()]
+    log += [ExpireQueue(idle, end, 100_000).envelope() for end in (1, 0, 0)]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))

@@ -1,0 +1,1 @@
+"""What goes of a shard by itself."""
