@@ -204,6 +204,9 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
+        shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
+        shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
+        virtual.folds.idle._LOOKED_AT_MAX
         shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
         tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
@@ -229,7 +232,8 @@ FIXED: dict[str, str] = {
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
-        routes.services._READERS shard.retention._PAUSE
+        routes.services._READERS shard.expiry.idle_queues._PAUSE
+        shard.retention._PAUSE
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,

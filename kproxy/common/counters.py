@@ -183,7 +183,8 @@ class Counters:
     share_archived: Counter[str] = _by(
         "cause",
         "records that nobody is given any more: rejected; delivery_limit, given as often as may be;"
-        " gap, a member found nothing there; hole, compacted away or aborted",
+        " expired, as a header said; gap, a member found nothing there; hole, compacted away or"
+        " aborted",
     )
     routed: int = _total("records that were passed on to other queues, unroutable ones among them")
     route_passed_over: int = _total(

@@ -2,8 +2,18 @@
 
 from collections.abc import Mapping
 
-from kproxy.metadata.setting import BOOLEAN, LONG, LONG_MAX, Setting, boolean, is_true, whole
-from kproxy.virtual.levels import LIFE_FROM
+from kproxy.metadata.setting import (
+    BOOLEAN,
+    LONG,
+    LONG_MAX,
+    STRING,
+    Setting,
+    boolean,
+    is_true,
+    one_of,
+    whole,
+)
+from kproxy.virtual.levels import LIFE_FROM, OLDEST
 from kproxy.virtual.rows.idle import IDLE_MS, WITH_RECORDS, idle_ms_of
 
 IDLE_MS_LEAST = 60_000
@@ -26,6 +36,11 @@ EXPIRY_SETTINGS = (
     Setting(WITH_RECORDS, BOOLEAN, "false", boolean,
             "Whether kproxy.expire.idle.ms deletes a queue that has records, too.",
             field="expires_with_records", value=is_true, level=LIFE_FROM),
+    Setting("kproxy.ttl", STRING, "none", one_of("none", "header"),
+            "Whether a record may say in a header when share groups are not given it any more:"
+            " kproxy.expires-at (milliseconds since 1970) or kproxy.ttl-ms.",
+            field="expires_by_header", value=lambda text: text == "header",
+            level=lambda text: LIFE_FROM if text == "header" else OLDEST),
 )  # fmt: skip
 
 

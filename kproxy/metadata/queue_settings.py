@@ -145,6 +145,8 @@ class QueueSettings:
     expires_idle_ms: int
     """-1: it is not deleted, however long nobody uses it."""
     expires_with_records: bool
+    expires_by_header: bool
+    """Whether records say when share groups are not given them any more."""
     conditional: bool
     """Whether a record may say where its partition must end."""
     takes_dead_letters: bool

@@ -16,10 +16,11 @@ from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
 from kproxy.shares.share_partition import Readable, Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
-from kproxy.shares.taking import Limits, Range
+from kproxy.shares.taking import EXPIRED, Limits, Range
 from kproxy.shares.window import WINDOW_MAX
 from kproxy.virtual.rows.batches import StoredBatch
 
@@ -158,8 +159,9 @@ class SharePoll:
                 share = self._locate(followed)
                 try:
                     readable = share.readable(
-                        settings.read_committed, settings.record_locks_max, WINDOW_MAX
-                    )
+                        settings.read_committed, settings.record_locks_max, WINDOW_MAX,
+                        self._shares.now_ms(),
+                    )  # fmt: skip
                 except Searching:
                     return False
                 if readable is None:
@@ -229,8 +231,9 @@ class SharePoll:
         followed.error = Code.NONE
         try:
             readable = share.readable(
-                settings.read_committed, settings.record_locks_max, seen.records_left
-            )
+                settings.read_committed, settings.record_locks_max, seen.records_left,
+                self._shares.now_ms(),
+            )  # fmt: skip
         except Searching:
             seen.again = True
             return share
@@ -251,12 +254,13 @@ class SharePoll:
         """Return the share partition that an ident means now. Raise KafkaError."""
         if self._unreadable is not None and (code := self._unreadable(followed.ident[0])):
             raise KafkaError(code)
-        share = followed.share
-        if share is not None and share.is_current:
+        share, as_of = followed.share, self._source.queue_changes
+        if share is not None and share.is_current and share.as_of_queues == as_of:
             return share
         try:
-            _, key, shard = self._source.partition(*followed.ident)
+            queue, key, shard = self._source.partition(*followed.ident)
             share = self._shares.find(shard, key, self._session.group)
+            share.expires, share.as_of_queues = settings_of(queue.configs).expires_by_header, as_of
         except KafkaError:
             self._sessions.locate(followed, None)
             raise
@@ -326,15 +330,15 @@ class SharePoll:
 
 def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
     """Return the batches that have any of the records of ascending ranges."""
-    found = []
+    found: list[StoredBatch] = []
     at = 0
     for first, last, batch in readable.stretches:
-        if batch is None:
+        if batch is None or batch is EXPIRED:
             continue
         while at < len(ranges) and ranges[at].last < first:
             at += 1
         if at == len(ranges):
             break
-        if ranges[at].first <= last:
+        if ranges[at].first <= last and (not found or found[-1] != batch):
             found.append(batch)
     return found

@@ -14,7 +14,8 @@ from anyio import CapacityLimiter, to_thread
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.shard.shard import Shard
-from kproxy.shares.taking import Limits, Stretch
+from kproxy.shares.expiries import Expiries, read_times
+from kproxy.shares.taking import EXPIRED, Limits, Stretch
 from kproxy.shares.window import Acquired, Pending, Window
 from kproxy.store.rocks import Checkpoint
 from kproxy.store.segments import Segments
@@ -25,6 +26,7 @@ from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 500  # batches in one look: some milliseconds
+_TIMED_MAX = 50  # batches that are read at once for when their records expire
 _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
 
 
@@ -59,7 +61,11 @@ class Readable:
 
     @property
     def batches(self) -> list[StoredBatch]:
-        return [batch for _, _, batch in self.stretches if batch is not None]
+        found: list[StoredBatch] = []
+        for _, _, batch in self.stretches:
+            if batch is not None and batch is not EXPIRED and (not found or found[-1] != batch):
+                found.append(batch)
+        return found
 
     def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
         """Add what comes next; holes that touch are one."""
@@ -72,9 +78,10 @@ class Readable:
 
     def cut(self, size_max: int) -> None:
         """Leave out batches that are more bytes than fit; the first one stays whatever its size."""
-        size = 0
+        size, before = 0, None
         for number, (_, _, batch) in enumerate(self.stretches):
-            length = 0 if batch is None else batch[3]
+            length = 0 if batch is None or batch == before else batch[3]
+            before = before if batch is None or batch is EXPIRED else batch
             if size and size + length > size_max:
                 del self.stretches[number:]
                 return
@@ -125,8 +132,8 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_search", "_unread", "due", "epoch", "followers", "group",
-        "key", "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_expiries", "_search", "_unread", "as_of_queues", "due",
+        "epoch", "expires", "followers", "group", "key", "shard", "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -136,6 +143,10 @@ class SharePartition:
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
         self._unread: list[StoredBatch] = []  # batches to be read before they can be judged
+        self._expiries = Expiries()
+        self.expires = False
+        """Whether headers of records say when they expire."""
+        self.as_of_queues = -1  # changes of queues that there had been when that was looked up
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = Window(row.start, states)
@@ -166,10 +177,13 @@ class SharePartition:
 
     # -- reading
 
-    def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
+    def readable(
+        self, read_committed: bool, window_max: int, records_max: int, now_ms: int = -1
+    ) -> Readable | None:
         """Return what is available, as far as one look goes; None if nothing is.
 
-        Raise Searching: look again, it is not known yet what was aborted.
+        `now_ms`: for records that expire. Raise Searching: look again, it is not known yet what was
+        aborted, or has expired.
         """
         row = self.shard.state.partition(self.key)
         if row is None:
@@ -185,6 +199,7 @@ class SharePartition:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
         self._unread.clear()
+        self._expiries.unread.clear()
         found = Readable()
         records = 0
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
@@ -193,11 +208,15 @@ class SharePartition:
                     batch = None
                 else:
                     records += last - max(first, at) + 1
-            found.add(first, last, batch)
+            if batch is not None and self.expires:
+                for stretch in self._expiries.cut(first, last, batch, now_ms):
+                    found.add(*stretch)
+            else:
+                found.add(first, last, batch)
             at = last + 1
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
                 break
-        if self._unread:
+        if self.unprepared:
             raise Searching
         found.cut_short = at < behind
         return found
@@ -257,15 +276,20 @@ class SharePartition:
     @property
     def unprepared(self) -> bool:
         """Whether `prepare` has something to do."""
-        return bool(self._unread)
+        return bool(self._unread or self._expiries.unread)
 
     async def prepare(self, readers: CapacityLimiter) -> None:
-        """Read, on a thread, the headers of batches whose rows do not say what they are part of.
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of,
+        and when records expire.
 
         Raise OSError, EOFError.
         """
         unread, self._unread = self._unread, []
-        segments = self.shard.segments
+        segments, timed = self.shard.segments, self._expiries.unread[:_TIMED_MAX]
+        if timed:
+            with segments.pinned({segment for _, segment, _, _ in timed}):
+                times = await to_thread.run_sync(read_times, segments, timed, limiter=readers)
+            self._expiries.add(times)
         with segments.pinned({segment for _, segment, _, _ in unread}):
             found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
         if self._aborted is not None:

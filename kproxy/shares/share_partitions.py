@@ -56,7 +56,7 @@ class SharePartitions:
         """Set up; `owes`: whether so many archived records of a group go to a dead-letter queue."""
         self.settings = settings
         self._owes = owes
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._counters = counters
         self._shares: dict[tuple[str, PartitionKey], SharePartition] = {}
         self._timers: list[tuple[float, int, SharePartition]] = []
@@ -152,7 +152,7 @@ class SharePartitions:
         partitions = [
             ShareRuns(one.share.key, one.share.epoch, _owing(one.runs, owed)) for one in changes
         ]
-        command = ChangeShares(group, partitions, self._now_ms())
+        command = ChangeShares(group, partitions, self.now_ms())
         ticket = shard.append([command.envelope()])
         backoff: tuple[float, ...] = ()
         if not all(TERMINAL[run.byte] for one in changes for run in one.runs):
