@@ -16,6 +16,7 @@ from kproxy.metadata.setting import (
 from kproxy.virtual.levels import LIFE_FROM, OLDEST
 from kproxy.virtual.rows.idle import IDLE_MS, WITH_RECORDS, idle_ms_of
 
+RECORDS = "kproxy.retention.records"
 IDLE_MS_LEAST = 60_000
 
 
@@ -24,6 +25,14 @@ def _idle(value: str) -> str:
     read = whole(LONG, -1, LONG_MAX >> 1)(value)
     if -1 < int(read) < IDLE_MS_LEAST:
         raise ValueError(f"it must be -1 (never), or {IDLE_MS_LEAST} at least")
+    return read
+
+
+def _records(value: str) -> str:
+    """Check a number of records, or -1."""
+    read = whole(LONG, -1)(value)
+    if read == "0":
+        raise ValueError("it must be -1 (any number), or 1 at least")
     return read
 
 
@@ -36,6 +45,9 @@ EXPIRY_SETTINGS = (
     Setting(WITH_RECORDS, BOOLEAN, "false", boolean,
             "Whether kproxy.expire.idle.ms deletes a queue that has records, too.",
             field="expires_with_records", value=is_true, level=LIFE_FROM),
+    Setting(RECORDS, LONG, "-1", _records,
+            "How many records of a partition are kept, the last ones; -1: any number.",
+            level=lambda text: OLDEST if text == "-1" else LIFE_FROM),
     Setting("kproxy.ttl", STRING, "none", one_of("none", "header"),
             "Whether a record may say in a header when share groups are not given it any more:"
             " kproxy.expires-at (milliseconds since 1970) or kproxy.ttl-ms.",

@@ -14,7 +14,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
 from kproxy.metadata.delay_settings import MODE, DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
-from kproxy.metadata.expiry_settings import expiry_conflict
+from kproxy.metadata.expiry_settings import RECORDS, expiry_conflict
 from kproxy.metadata.levels import Level
 from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
 from kproxy.metadata.routing import read_configs
@@ -139,6 +139,8 @@ class QueueSettings:
     """Retention takes records at its next look whose times are older than this."""
     retention_bytes: int
     """-1: of any size."""
+    retention_records: int
+    """-1: any number of records."""
     demands: Demands
     """The demands on whatever is appended."""
     rewind_denied: bool
@@ -173,7 +175,7 @@ class QueueSettings:
         As Kafka's checks, not before `check_ms` have passed, however old the records are.
         """
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
-        if self.retention_bytes >= 0:
+        if self.retention_bytes >= 0 or self.retention_records >= 0:
             return soonest_ms
         if self.retained_from_arrival and self.retention_ms >= 0:
             return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
@@ -213,6 +215,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         retention_ms=retention_ms,
         expires_after_ms=LONG_MAX if forever else retention_ms,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
+        retention_records=int(effective(RECORDS, values)) if deleted else -1,
         demands=demands,
         compacted="compact" in policies,
         inspects=demands.of_records

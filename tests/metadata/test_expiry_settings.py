@@ -32,3 +32,13 @@ def test_queues_that_a_route_makes_may_expire() -> None:
     assert kept == {"kproxy.route.configs": f"{IDLE}:60000"}
     with pytest.raises(KafkaError, match="60000 at least"):
         check({"kproxy.route.configs": f"{IDLE}:5"})
+
+
+def test_a_number_of_kept_records_is_one_at_least() -> None:
+    for wrong in ("0", "-2", "x"):
+        with pytest.raises(KafkaError, match="1 at least|whole number"):
+            check({"kproxy.retention.records": wrong})
+    assert settings_of({"kproxy.retention.records": "7"}).retention_records == 7
+    assert settings_of({}).retention_records == -1
+    compacted = {"kproxy.retention.records": "7", "cleanup.policy": "compact"}
+    assert settings_of(compacted).retention_records == -1
