@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kproxy.common.errors import Code
-from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySettings
+from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, REPLACE, DelaySettings
 from kproxy.metadata.setting import shown
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, stamped
-from kproxy.protocol.made_batches import batch_of_bodies
+from kproxy.protocol.made_batches import batch_of_bodies, content_of_body
 from kproxy.protocol.records import bodies, header_bytes, headers_in
-from kproxy.virtual.commands.delays import BATCHES_MAX
+from kproxy.virtual.commands.delays import BATCHES_MAX, keyed
+from kproxy.virtual.rows.delays import digest_of
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
@@ -45,6 +46,7 @@ class Split(NamedTuple):
     """A client's batch of which some records wait.
 
     `now`: what does not wait; empty where nothing is left. `whole`: `later` is all of it as it was.
+    `gone`: as in a LATER.
     """
 
     batch: Records
@@ -52,6 +54,12 @@ class Split(NamedTuple):
     later: list[bytes]
     waiting: int
     whole: bool
+    gone: Sequence[tuple[bytes, bool]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything of it waits, or is to wait no more."""
+        return bool(self.later or self.gone)
 
     @property
     def header_bytes(self) -> bytes:
@@ -72,6 +80,8 @@ def split(
     `data`: its records, unpacked. `most`: bytes, of all that comes of it. Raise BadBatch,
     Malformed.
     """
+    if delay.by_key:
+        return _split_by_key(head, batch, data, delay, now_ms)
     if not may_say(data):
         return None
     dues = _dues(header_bytes(head.record_count, data), delay, now_ms)
@@ -92,6 +102,48 @@ def split(
     now = batch_of_bodies(ready, head.codec) if ready else b""
     later = grouped(pieces, head.codec, len(batch), most, now_ms)
     return Split(batch, now, later, len(pieces), False)
+
+
+def _split_by_key(
+    head: BatchHeader, batch: Records, data: bytes, delay: DelaySettings, now_ms: int
+) -> Split:
+    """Cut a batch into records that each replace the waiting one of their key.
+
+    The last one of each key counts. One without a value cancels what waits, and is nothing itself.
+    """
+    dues = None
+    if delay.by_header and may_say(data):
+        dues = _dues(header_bytes(head.record_count, data), delay, now_ms)
+    dues = dues or [now_ms + delay.fixed_ms] * head.record_count
+    ready: list[Piece] = []
+    last: dict[bytes, Piece] = {}
+    gone: dict[bytes, bool] = {}
+    for number, (due, record) in enumerate(
+        zip(dues, bodies(head, data, headers=False), strict=True)
+    ):
+        _, time_ms, key, body, _ = record
+        if key is None:
+            told = f"record {number}: it has no key, and {REPLACE}=key"
+            raise BadBatch(Code.INVALID_RECORD, told, [(number, told)])
+        if content_of_body(body).value is None:
+            came = last.pop(key, None)  # with this batch
+            gone.setdefault(key, came is None)
+        elif due > now_ms:
+            last.pop(key, None)
+            last[key] = due, body
+        else:
+            last.pop(key, None)
+            gone.setdefault(key, False)
+            ready.append((time_ms, body))
+    if len(last) + len(gone) > BATCHES_MAX:
+        told = f"a batch with {REPLACE}=key may have at most {BATCHES_MAX} keys"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, told)
+    later = [keyed(_waiting([one], 0)) for one in last.values()]
+    now = (
+        batch_of_bodies([(body, time_ms) for time_ms, body in ready], head.codec) if ready else b""
+    )
+    found = [(digest_of(key), must) for key, must in gone.items()]
+    return Split(batch, now, later, len(later), False, found)
 
 
 def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int] | None:

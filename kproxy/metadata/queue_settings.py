@@ -220,7 +220,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         compacted="compact" in policies,
         inspects=demands.of_records
         or told["conditional"]
-        or (delay is not None and delay.by_header),
+        or (delay is not None and (delay.by_header or delay.by_key)),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
         delay=delay,
         **told,
@@ -233,6 +233,7 @@ def _delay(values: Mapping[str, str]) -> DelaySettings | None:
         effective(delay_settings.MODE, values) == "header",
         int(effective(delay_settings.MOST, values)),
         int(effective(delay_settings.RECORDS_MAX, values)),
+        effective(delay_settings.REPLACE, values) == "key",
     )
     return found if found.fixed_ms or found.by_header else None
 

@@ -8,22 +8,26 @@ partition, so there an anchor says which of them it is. From X on the fold goes 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.virtual.commands.delays import Due
+from kproxy.virtual.commands.delays import Due, Later, key_of
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.folds.carried import ALONE, DELAYS, carried
-from kproxy.virtual.folds.delays import file_at, remove_waiting
+from kproxy.virtual.folds.delays import (
+    file_at,
+    note_waiting,
+    remove_waiting,
+    waiting_of,
+)
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.batches import NOT_SAID, Batch, transaction_of
-from kproxy.virtual.rows.delays import WAITING_BATCHES
 from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import ABORTED
@@ -82,10 +86,27 @@ class Reindex:
             due = Due.decode(envelope)
             for last_offset in due.removed:
                 remove_waiting(self._state, delay_rows.hidden(due.key), last_offset)
+        by_key = False
+        if envelope.kind == Kind.LATER and (gone := Later.decode(envelope).gone) is not None:
+            by_key = True
+            self._forget_waiting((envelope.queue_id, envelope.partition), [one for one, _ in gone])
         numbers: dict[PartitionKey, int] = {}
         for key, batch, place in carried(self._state, log_offset, envelope, location):
             numbers[key] = number = numbers.get(key, -1) + 1
-            self._count_on(key, log_offset, read_header(batch), place, number=number)
+            digest = b""
+            if by_key and key[1] & rows.HIDDEN:
+                digest = delay_rows.digest_of(key_of(batch) or b"")
+                self._forget_waiting(delay_rows.shown(key), [digest])
+            self._count_on(
+                key, log_offset, read_header(batch), place, number=number, digest=digest
+            )
+
+    def _forget_waiting(self, key: PartitionKey, digests: Iterable[bytes]) -> None:
+        """Remove what waits under keys that another record replaces, or cancels."""
+        for digest in digests:
+            last_offset = waiting_of(self._state, key, digest)
+            if last_offset is not None:
+                remove_waiting(self._state, delay_rows.hidden(key), last_offset)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
@@ -97,7 +118,7 @@ class Reindex:
 
     def _count_on(
         self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
-        *, routed: bool = False, number: int = 0,
+        *, routed: bool = False, number: int = 0, digest: bytes = b"",
     ) -> None:  # fmt: skip
         """Count a batch that took the next offsets of its partition, of which it got `number`
         before it by the same envelope."""
@@ -124,12 +145,14 @@ class Reindex:
         counted = _COUNTER.pack(at, last_offset + 1, size, through_ms, end_offset)
         self._state.put(counter_key, counted)
         if key[1] & rows.HIDDEN:
-            self._waits(key, header, last_offset)
+            self._waits(key, header, last_offset, digest)
 
-    def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
+    def _waits(
+        self, key: PartitionKey, header: BatchHeader, last_offset: int, digest: bytes
+    ) -> None:
         """Note that a batch waits until it is due."""
-        waiting = WAITING_BATCHES.key(delay_rows.shown(key), header.max_timestamp, last_offset)
-        self._state.put(waiting, b"")
+        due_ms = header.max_timestamp
+        note_waiting(self._state, delay_rows.shown(key), due_ms, last_offset, digest)
 
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
@@ -154,7 +177,9 @@ class Reindex:
         self._state.count_live(batch)
         self._state.put(batch_rows.batch_key(*key, last_offset), batch.encode())
         if key[1] & rows.HIDDEN:
-            self._waits(key, header, last_offset)
+            named = key_of(memoryview(envelope.body)[COPIED.size :])
+            digest = b"" if named is None else delay_rows.digest_of(named)
+            self._waits(key, header, last_offset, digest)
         self._look_soon(key)
 
     def finish(self) -> Iterator[None]:

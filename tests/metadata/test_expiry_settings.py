@@ -36,7 +36,7 @@ def test_queues_that_a_route_makes_may_expire() -> None:
 
 def test_a_number_of_kept_records_is_one_at_least() -> None:
     for wrong in ("0", "-2", "x"):
-        with pytest.raises(KafkaError, match="1 at least|whole number"):
+        with pytest.raises(KafkaError, match=r"1 at least|whole number"):
             check({"kproxy.retention.records": wrong})
     assert settings_of({"kproxy.retention.records": "7"}).retention_records == 7
     assert settings_of({}).retention_records == -1

@@ -5,10 +5,11 @@ from typing import Any
 from kproxy.common.errors import KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import Level
+from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import AssignPartitions, ConfigureQueue, CreateQueue
 from kproxy.virtual.commands.traits import TRAITS
-from kproxy.virtual.levels import NEWEST, OLDEST, PRODUCERS_FROM, ROUTES_FROM
+from kproxy.virtual.levels import LIFE_FROM, NEWEST, OLDEST, PRODUCERS_FROM, ROUTES_FROM
 from kproxy.virtual.rows.kinds import RowKind
 from tests.fakes import MemoryShard
 from tests.virtual.commands.test_commands import story
@@ -20,6 +21,8 @@ def may_be_written(envelope: Envelope, level: int) -> bool:
         return False
     if envelope.kind == Kind.APPEND and envelope.time_ms:
         return level >= PRODUCERS_FROM
+    if envelope.kind == Kind.LATER and Later.decode(envelope).gone is not None:
+        return level >= LIFE_FROM
     if envelope.kind == Kind.ASSIGN_PARTITIONS and AssignPartitions.decode(envelope).routes:
         return level >= ROUTES_FROM
     given: dict[str, str] = {}

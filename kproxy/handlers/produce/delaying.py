@@ -18,7 +18,7 @@ from kproxy.virtual.types import PartitionKey
 def waits(settings: QueueSettings, header: BatchHeader, said: Split | Conditional | None) -> bool:
     """Return whether any record of a batch waits. Raise BadBatch: a transaction's must not."""
     assert settings.delay is not None
-    found = bool(said.later) if isinstance(said, Split) else settings.delay.fixed_ms > 0
+    found = said.waits if isinstance(said, Split) else settings.delay.fixed_ms > 0
     if found and header.attributes & TRANSACTIONAL:
         raise BadBatch(
             Code.INVALID_RECORD,
@@ -57,5 +57,5 @@ def later(
     now = stamped(split.now, now_ms) if stamps else split.now
     return Later.envelope(
         key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms,
-        by_time=by_time,
+        by_time=by_time, gone=split.gone,
     )  # fmt: skip

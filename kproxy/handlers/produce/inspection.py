@@ -157,7 +157,7 @@ def _inspected(
         if settings.conditional:
             return condition(checked, header, data) or checked
         delay = settings.delay
-        if delay is None or not delay.by_header:
+        if delay is None or not (delay.by_header or delay.by_key):
             return checked
         most = worker.delays.batch_bytes_max
         return split(read_header(checked), checked, data, delay, now_ms, most) or checked

@@ -107,6 +107,7 @@ class RowKind(_Kind):
     PRODUCERS_DUE = b"4", 8, "index"  # when to look at a partition's idempotent producers
     IDLE_DUE = b"6", 9, "index"  # when to look whether anybody uses a queue
     IDLE = b"7", 9, "swept"  # a queue's time in that index, and since when nobody has used it
+    WAITING_KEY = b"8", 9, "swept"  # the waiting batch of a key, where records replace others
 
 
 class CatalogueRow(_Kind):
