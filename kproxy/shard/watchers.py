@@ -43,8 +43,8 @@ class Watchers:
     def any_since(self, key: PartitionKey, at: float) -> bool:
         """Return whether anybody who watches a partition has asked since then.
 
-        A consumer that is gone without a word is still there: its last poll counts. Who does not
-        poll watches for as long as he is there.
+        A consumer that is gone without a word is still there: its last poll counts. A watcher
+        that does not poll counts for as long as it is there.
         """
         found = self._by_key.get(key, ())
         return any(getattr(one, "polled_until", _ALWAYS) >= at for one in found)

@@ -2,7 +2,8 @@
 
 A share group is given no record that has expired: it is archived, with the cause `expired`.
 `kproxy.expires-at` is in milliseconds since 1970; `kproxy.ttl-ms` counts from the record's own
-timestamp. Of both the first counts, and one that is no number says nothing. Batches are read on a
+timestamp. The first one counts if a record has
+both, and one that is no number says nothing. Batches are read on a
 thread when a share partition looks at them first; what they say is remembered within a bound.
 """
 
@@ -47,7 +48,7 @@ def _times(base: int, data: bytes) -> Iterator[tuple[int, int]]:
                 if headers and (at_ms := _expires_at(time_ms, headers)) is not None:
                     yield base + delta, at_ms
     except Malformed:
-        return  # what cannot be read does not expire
+        return  # a record that cannot be read does not expire
 
 
 def _expires_at(time_ms: int, headers: dict[bytes, bytes | None]) -> int | None:

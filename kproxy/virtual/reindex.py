@@ -94,9 +94,10 @@ class Reindex:
         for key, batch, place in carried(self._state, log_offset, envelope, location):
             numbers[key] = number = numbers.get(key, -1) + 1
             digest = b""
-            if by_key and key[1] & rows.HIDDEN:
-                digest = delay_rows.digest_of(key_of(batch) or b"")
-                self._forget_waiting(delay_rows.shown(key), [digest])
+            if key[1] & rows.HIDDEN and (named := key_of(batch)) is not None:
+                digest = delay_rows.digest_of(named)
+                if by_key:
+                    self._forget_waiting(delay_rows.shown(key), [digest])
             self._count_on(
                 key, log_offset, read_header(batch), place, number=number, digest=digest
             )

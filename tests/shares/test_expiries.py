@@ -110,7 +110,7 @@ def test_each_cause_has_its_words() -> None:
     assert set(CAUSES) == set(Cause) - {Cause.NONE}
 
 
-def test_what_is_remembered_of_batches_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_batches_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiries, "_TIMES_MAX", 10)
     known = Expiries()
     for base in range(0, 100, 5):

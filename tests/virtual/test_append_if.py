@@ -1,4 +1,4 @@
-"""Appends on the condition that a partition ends where the writer expects."""
+"""The appends on the condition that a partition ends where the writer expects."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def append(shard: MemoryShard, end: int, *values: bytes, sequence: int = -1) -> 
     return shard.apply(Envelope(Kind.APPEND_IF, *KEY, body=AppendIf.body(data, end)))
 
 
-def test_of_two_writers_that_expect_one_end_the_second_is_refused(shard: MemoryShard) -> None:
+def test_the_second_of_two_writers_that_expect_one_end_is_refused(shard: MemoryShard) -> None:
     assert append(shard, 0, b"a", b"b").number == 0
     refused = append(shard, 0, b"c")
     assert refused.code == Code.INVALID_RECORD

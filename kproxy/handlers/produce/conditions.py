@@ -1,4 +1,4 @@
-"""Appends on a condition: a record says in a header where its partition must end before it.
+"""The appends on a condition: a record says in a header where its partition must end before it.
 
 It is for one writer of a partition: a second one, that does not know of the first one's records, is
 refused with INVALID_RECORD and the end in the message. The fold decides, in the order of the log.

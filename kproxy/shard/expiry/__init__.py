@@ -1,1 +1,1 @@
-"""What goes of a shard by itself."""
+"""The parts of a shard that delete something by themselves."""

@@ -1,4 +1,4 @@
-"""Deletes queues that nobody has used for as long as `kproxy.expire.idle.ms` says.
+"""The deletion of queues that nobody has used for as long as `kproxy.expire.idle.ms` says.
 
 An index (`6` rows) finds the queues that are due for a look. The fold files a queue there when it
 is made or configured; queues without the setting are not in it. A look compares where the queue

@@ -37,9 +37,9 @@ its producer is remembered by its time; whether records replace others, from LIF
 batch that waits has one record, packed by nothing, and digests of keys follow the header."""
 _DIGESTS = struct.Struct(">H")
 _DIGEST = struct.Struct(">16sB")
-KEYED_EPOCH = 0x6B657965
+KEYED_EPOCH, SCHEDULED_EPOCH = 0x6B657965, 0x6B657966
 """The leader epoch of a stored batch of one record that replaces others: a copy of it says so. It
-lies outside the CRC, and each answer has its own in its place."""
+lies outside the CRC, and each answer has its own in its place. The second one is of a schedule."""
 
 Made = bytes | bytearray
 """A batch."""
@@ -74,17 +74,18 @@ def _digests(body: bytes | memoryview, at: int) -> tuple[list[tuple[bytes, bool]
 
 
 _EPOCH = slice(12, 16)  # in a batch
-_KEYED, _UNKEYED = KEYED_EPOCH.to_bytes(4, "big"), b"\xff" * 4
+_KEYED = tuple(epoch.to_bytes(4, "big") for epoch in (KEYED_EPOCH, SCHEDULED_EPOCH))
+_UNKEYED = b"\xff" * 4
 
 
-def keyed(batch: bytes) -> bytes:
-    """Return a batch of one record that replaces others."""
-    return batch[: _EPOCH.start] + _KEYED + batch[_EPOCH.stop :]
+def keyed(batch: bytes, *, scheduled: bool = False) -> bytes:
+    """Return a batch of one record that replaces others; `scheduled`: it comes again and again."""
+    return batch[: _EPOCH.start] + _KEYED[scheduled] + batch[_EPOCH.stop :]
 
 
 def _unkeyed(batch: Made) -> Made:
     """Return a batch as it is; its client may have sent any leader epoch."""
-    if batch[_EPOCH] != _KEYED:
+    if batch[_EPOCH] not in _KEYED:
         return batch
     return batch[: _EPOCH.start] + _UNKEYED + batch[_EPOCH.stop :]
 
@@ -92,7 +93,9 @@ def _unkeyed(batch: Made) -> Made:
 def key_of(batch: bytes | memoryview) -> bytes | None:
     """Return the key of the one record of a batch that replaces others; None: it is no such."""
     header = read_header(batch)
-    if header.leader_epoch != KEYED_EPOCH or header.record_count != 1 or header.codec:
+    if header.leader_epoch not in (KEYED_EPOCH, SCHEDULED_EPOCH):
+        return None
+    if header.record_count != 1 or header.codec:
         return None
     return next(keyed_records(header, bytes(batch[HEADER_BYTES:]))).key
 

@@ -87,6 +87,13 @@ def file_at(state: State, key: PartitionKey, due_ms: int) -> None:
         state.file(DELAYS_DUE.key(due_ms, key))
 
 
+def _digests_of(body: Body, spans: Sequence[Span]) -> list[bytes]:
+    """Return the same, empty for batches that have no key of their own."""
+    whole = memoryview(body)
+    found = (key_of(whole[at : at + length]) for at, length in spans)
+    return [b"" if key is None else digest_of(key) for key in found]
+
+
 class DelayFold:
     """The application of delays to a shard's state."""
 
@@ -219,13 +226,16 @@ class DelayFold:
             head, place = read_header(body, span[0]), _part(location, span)
             state.add_batch(key, row, head, place, log_offset, asked.look_ms, number=number)
         before = waiting_in(state.get, key)
-        records = sum(read_header(body, at).record_count for at, _ in asked.now)
+        # Each record that is taken from aside is appended or put back; one of a schedule is both.
+        records = sum(batch.last_delta + 1 for batch in gone if batch is not None)
+        records -= sum(read_header(body, at).record_count for at, _ in asked.later)
         batches = before.batches + len(asked.later) - len(asked.removed)
         left = max(0, before.records - records) if batches else 0
         waiting = before._replace(records=left, batches=batches)
         self._put_waiting(key, before, waiting)
         if asked.later:
-            self._wait(key, waiting_row, body, asked.later, location, log_offset)
+            digests = _digests_of(body, asked.later)
+            self._wait(key, waiting_row, body, asked.later, location, log_offset, digests)
         self._move_start(aside, waiting_row, gone, asked.removed, batches)
         return Outcome(Code.NONE, len(asked.now))
 

@@ -1,6 +1,6 @@
 """The fold's part for queues that nobody uses: whether one may go is decided here, once more.
 
-The owner has looked at the queue, and says in EXPIRE_QUEUE which end it had. Whatever came to the
+The owner has looked at the queue, and says in EXPIRE_QUEUE which end it had. All that came to the
 log before that command has been applied by now: an append, a commit, a record that waits, a
 transaction. So nothing that was acknowledged goes with the queue.
 """

@@ -10,7 +10,7 @@ IDLE_MS, WITH_RECORDS = "kproxy.expire.idle.ms", "kproxy.expire.with.records"
 """Settings of queues that the fold reads as well: they are in its own log."""
 
 IDLE_DUE = Keys(RowKind.IDLE_DUE, "QP")
-"""When to look at which partition; 0: at once."""
+"""The times at which to look, and the partitions; 0: at once."""
 
 
 class Idle(NamedTuple):

@@ -39,7 +39,7 @@ class Lost(AssertionError):
 
 
 class Queue:
-    """What the clients of one queue know of it."""
+    """The knowledge that the clients of one queue have of it."""
 
     def __init__(self, key: PartitionKey, *, with_records: bool) -> None:
         self.key, self.with_records = key, with_records
