@@ -204,7 +204,7 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
-        delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX tools.waiting._LIMIT
+        delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX tools.records.waiting._LIMIT
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
         virtual.folds.idle._LOOKED_AT_MAX

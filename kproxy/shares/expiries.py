@@ -2,9 +2,9 @@
 
 A share group is given no record that has expired: it is archived, with the cause `expired`.
 `kproxy.expires-at` is in milliseconds since 1970; `kproxy.ttl-ms` counts from the record's own
-timestamp. The first one counts if a record has
-both, and one that is no number says nothing. Batches are read on a
-thread when a share partition looks at them first; what they say is remembered within a bound.
+timestamp. The first one counts if a record has both, and one that is no number says nothing.
+Batches are read on a thread when a share partition looks at them first; what they say is remembered
+within a bound.
 """
 
 import re

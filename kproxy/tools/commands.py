@@ -13,10 +13,9 @@ import click
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
 from kproxy.tools.client import ROUTE_TO, Address, Client, Refused
-from kproxy.tools.decoded import decoded, entrance_option, template_of
 from kproxy.tools.options import as_json_option, asked, match_option, server_option
 from kproxy.tools.output import bar, print_json, size, table
-from kproxy.tools.routes import TITLES, cells
+from kproxy.tools.routes import TITLES, cells, decoded, entrance_option, template_of
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproxy.metadata.routing import read_template
-from kproxy.tools.decoded import decoded
+from kproxy.tools.routes import decoded
 
 
 @given(st.binary(min_size=1, max_size=30), st.binary(min_size=1, max_size=30))

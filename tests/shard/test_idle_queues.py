@@ -15,10 +15,12 @@ from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, ExpireQu
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.transactions import Begin
 from kproxy.virtual.levels import NEWEST
-from kproxy.virtual.rows.idle import IDLE_MS, WITH_RECORDS
+from kproxy.virtual.reindex import Reindex
+from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS, WITH_RECORDS
 from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
-from tests.fakes import MemoryShard
+from tests.fakes import DictKv, MemoryShard
 from tests.virtual.commands.delay_cases import later, waiting
 from tests.wire import batch
 
@@ -162,3 +164,16 @@ def test_an_open_transaction_keeps_the_queue() -> None:
     assert not stage.shard.apply(Envelope(Kind.APPEND, *KEY, body=body)).code
     stage.shard.apply(Trim(*KEY, -1).envelope())
     assert expire(stage, 1) == Code.POLICY_VIOLATION
+
+
+def test_a_rebuild_files_queues_again() -> None:
+    stage, state = Stage(), State(DictKv())
+    stage.shard.apply(CreateQueue(QueueId(b"o" * 16), "other", 1, {"retention.ms": "5"}).envelope())
+    for key, value in stage.shard.kv.scan(*RowKind.QUEUE.range()):
+        state.put(key, value)
+    state.kv.write(state.drain())
+    for _ in Reindex(state, 0, 1).finish():
+        state.kv.write(state.drain())
+    state.kv.write(state.drain())
+    filed = [IDLE_DUE.parts(key) for key, _ in state.kv.scan(*RowKind.IDLE_DUE.range())]
+    assert filed == [(0, KEY)]
