@@ -204,7 +204,8 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
-        delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX tools.records.waiting._LIMIT
+        delays.schedules._PARSED_MAX delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
+        tools.records.waiting._LIMIT
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
         virtual.folds.idle._LOOKED_AT_MAX
@@ -222,7 +223,7 @@ FIXED: dict[str, str] = {
         tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
+        config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX delays.delivery.UNPACKED_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX

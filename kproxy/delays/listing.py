@@ -18,7 +18,9 @@ from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
 from kproxy.virtual.types import PartitionKey
 
-_BATCHES_MAX, _RECORDS_MAX, _PAGE_BYTES = 100, 500, 1 << 20
+_BATCHES_MAX = 100
+_RECORDS_MAX = 500
+_PAGE_BYTES = 1 << 20
 _KEY_BYTES = 256
 """The bytes of a key that are told."""
 
