@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make test-shuffled · make coverage · make record · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-shuffled coverage test-long record prove check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-shuffled coverage test-long record prove soak check format clean kafka-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -42,6 +42,11 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 prove: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m tests.running.prove
 
+# Fresh seeds of all simulations, on two processes; conditions that none reaches show.
+MINUTES ?= 60
+soak: $(VENV)/.dev
+	$(STEADY) $(BIN)/python -m tests.running.soak --minutes $(MINUTES)
+
 test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
@@ -57,9 +62,10 @@ bench: $(VENV)/.dev kafka-libs
 bench-quick: $(VENV)/.dev kafka-libs
 	$(BIN)/python -m benchmarks --quick --results benchmarks/results/quick
 
-# Every test that needs nothing but Python.
+# Every test that needs nothing but Python, the dearest left out: at most three minutes.
+check: JOBS = 6
 check: $(VENV)/.check static
-	$(STEADY) ONLY_PYTHON=true $(BIN)/python -m pytest -q -m "not long and not outside" $(SIDE_BY_SIDE)
+	$(STEADY) $(BIN)/python -m pytest -q -m "not long and not outside and not dear" $(SIDE_BY_SIDE)
 
 .PHONY: static
 static: $(VENV)/.check

@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from kproxy.virtual import producers
 from tests import marks
 from tests.harness import Served, served
+from tests.marks import pytest_runtest_protocol
 from tests.real_kafka import RunningKafka
 from tests.running import cpu
 from tests.running.cpu import pytest_configure
@@ -27,10 +30,13 @@ from tests.wire import Wire
 from tests.workers import SIDE_BY_SIDE, Workers
 
 __all__ = [
-    "pytest_configure", "pytest_runtest_call", "pytest_runtest_setup",
+    "pytest_configure", "pytest_runtest_call", "pytest_runtest_protocol", "pytest_runtest_setup",
     "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
+settings.register_profile("steady", derandomize=True)
+if os.environ.get("PYTHONHASHSEED") == "0":  # `make test` is the same each time
+    settings.load_profile("steady")
 _QUICK = (
     "--group-initial-rebalance-delay-ms", "200",
     "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",

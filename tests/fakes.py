@@ -61,7 +61,7 @@ class DictKv:
         return self.rows.get(key)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter([(k, self.rows[k]) for k in sorted(self.rows) if start <= k < end])
+        return iter([(k, self.rows[k]) for k in sorted(k for k in self.rows if start <= k < end)])
 
     walk = scan
 

@@ -89,6 +89,9 @@ TINY: dict[str, int] = {
     "delays.splitting._TOLD_MAX": 1,
     "fetching.aborted.ROWS_MAX": 2,
     "fetching.context.AT_ONCE": 1,
+    "groups.requests.classic_rebalance._ANSWERS_AT_ONCE": 1,
+    "groups.upkeep.restoring._QUEUES_AT_ONCE": 1,
+    "groups.upkeep.restoring._ROWS_AT_ONCE": 1,
     "groups.upkeep.timers._AT_ONCE": 1,
     "groups.upkeep.timers._PLACES_KEPT": 1,
     "log.shared._PIECE_WEIGHT": 2,
@@ -176,10 +179,9 @@ FIXED: dict[str, str] = {
         admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
-        fetching.streamed_response._GAP_MAX groups.requests.classic_rebalance._ANSWERS_AT_ONCE
+        fetching.streamed_response._GAP_MAX
         groups.model.counters._REGEXES_MAX groups.upkeep.group_deletion._OFFSETS_AT_ONCE
         groups.upkeep.offset_expiry._ROWS_AT_ONCE groups.upkeep.offset_expiry._OFFSETS_MAX
-        groups.upkeep.restoring._ROWS_AT_ONCE groups.upkeep.restoring._QUEUES_AT_ONCE
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX

@@ -1,10 +1,10 @@
-"""Marks that follow from where a test is: `long` and `outside`.
+"""Marks that follow from where a test is: `long`, `outside` and `dear`.
 
 `outside`: it needs more than Python, a real Kafka, a Java program, kcat, a compiler. `make check`
-leaves it out, and a test there that asks for such a thing fails.
+leaves it out, and a test without the mark that asks for such a thing fails.
+`dear`: `make check` has three minutes, therefore it leaves to `make test` what takes most CPU.
 """
 
-import os
 import re
 
 import pytest
@@ -31,6 +31,7 @@ LONG = (
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
+    r"faults/test_interleaved.py.*\[kafka",
     r"faults/test_share_groups.py.*\[embedded",
     r"observe/test_prometheus.py::test_(alerts|every_query).*\[kafka",
     # Frameworks: one application of each.
@@ -48,40 +49,62 @@ LONG = (
 )
 """Tests that `make test` leaves to `make test-long`, for others of it show nearly the same."""
 OUTSIDE = (
-    "clients/groups/test_group_tools.py", "clients/libraries/test_client_versions.py",
+    "clients/groups/test_group_tools.py", "clients/groups/test_groups.py::test_two_members",
+    "clients/groups/test_groups.py::test_a_thousand",
+    "clients/groups/test_groups.py::test_lag_is", "clients/libraries/test_client_versions.py",
     "clients/libraries/test_kcat.py", "clients/libraries/test_more_clients.py",
+    "clients/routes/test_delays.py::test_kcat", "clients/routes/test_delays.py::test_describe",
+    "clients/routes/test_delays.py::test_kafkas_tool", "clients/routes/test_routes.py::test_kcat",
     "clients/routes/test_route_tools.py", "clients/security/", "clients/shares/test_java_shares.py",
-    "clients/shares/test_share_tools.py", "clients/topics/test_documented_tools.py",
+    "clients/shares/test_share_tools.py", "clients/topics/test_compaction.py::test_kafkas_own",
+    "clients/topics/test_compaction.py::test_kcat", "clients/topics/test_documented_tools.py",
     "clients/topics/test_kafka_tools.py", "clients/transactions/test_delayed_end.py",
     "clients/transactions/test_java_transactions.py", "deploy/", "docker/", "examples/",
     "faults/test_backup.py", "faults/test_exactly_once.py", "faults/test_full_disk.py",
-    "faults/test_power_cut.py", "faults/test_share_groups.py", "frameworks/",
+    "faults/power/", "faults/test_share_groups.py", "frameworks/",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "security/test_certificates.py", "spark/",
     "tools/test_security_page.py",
 )  # fmt: skip
-"""Folders and files whose tests all count as `outside`; so does each test that has a Kafka."""
-_long = re.compile("|".join(LONG))
-ONLY_PYTHON = os.environ.get("ONLY_PYTHON") == "true"
-"""Whether this is `make check`."""
+"""Folders, files and tests that count as `outside`; so does each test that has a Kafka."""
+DEAR = (
+    # Requests as large as a client can send: a few seconds each.
+    r"handlers/long/", r"groups/test_big_share_groups.py", r"scale/",
+    # Seeds behind the first ten, requests by thousands, and kills under load.
+    r"simulation/.*from [1-9]", r"faults/test_(generated|fuzz).py", r"loop/test_garbage.py",
+    r"faults/test_(routes|delays|dead_letters|kill).py", r"shard/test_damage.py",
+    # Planted mistakes prove what the simulations see, not that the code is right.
+    r"(simulation|shard)/.*mistake",
+)  # fmt: skip
+"""Tests that `make check` leaves to `make test`."""
+_long, _dear = re.compile("|".join(LONG)), re.compile("|".join(DEAR))
+_running: list[pytest.Item] = []
 
 
 def mark(items: list[pytest.Item]) -> None:
     """Add the marks to what was collected."""
     for item in items:
         assert isinstance(item, pytest.Function)
-        path = item.nodeid.partition("::")[0].removeprefix("tests/")
+        name = item.nodeid.removeprefix("tests/")
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if _long.match(item.nodeid.removeprefix("tests/")):
+        if _long.match(name):
             item.add_marker(pytest.mark.long)
+        if _dear.match(name):
+            item.add_marker(pytest.mark.dear)
         has_kafka = "kafka" in params or "kafka" in item.fixturenames
-        if path.startswith(OUTSIDE) or has_kafka:
+        if name.startswith(OUTSIDE) or has_kafka:
             item.add_marker(pytest.mark.outside)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Note the test that runs now."""
+    _running[:] = [item]
+
+
 def must_be_outside(what: str) -> None:
-    """Fail a test of `make check` that needs more than Python."""
-    if ONLY_PYTHON:
+    """Fail a test that needs more than Python and has no mark that says so."""
+    if any(item.get_closest_marker("outside") is None for item in _running):
         pytest.fail(
             f"this test needs {what}: mark it `outside`, or name its file in tests/marks.py"
         )

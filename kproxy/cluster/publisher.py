@@ -194,18 +194,23 @@ class Publisher:
             writer = await to_thread.run_sync(
                 RowsWriter, self._upstream, self._shard.shard, self._row_bytes_max
             )
-            await stoppable(writer.fence)
+            try:
+                await stoppable(writer.fence)
+                await self._shard.log.catch_up()
+            except BaseException:  # its end waits for its threads, too
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(writer.close)
+                raise
             self._writer = writer
-            await self._shard.log.catch_up()
         return self._writer
 
     async def _refused(self, error: NotPublished) -> None:
-        """Keep the rows for the next time; where another worker fenced us, with a new writer."""
+        """Keep the rows for the next time: with a new writer, where this one is of no use."""
         _log.warning(
             "rows_not_published", shard=self._shard.shard, reason=str(error), fenced=error.fenced
         )
         self._published_at = self._monotonic()
-        if error.fenced:
+        if error.spent:
             await self._close()
 
     async def _trim(self, trim_to: int) -> None:

@@ -32,6 +32,7 @@ from kproxy.loop.allocator import give_back
 from kproxy.loop.pace import Pace
 from kproxy.loop.threads import Stop, stoppable
 from kproxy.shard.shard import Shard
+from kproxy.store import files
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
@@ -55,9 +56,10 @@ class NotRebuilt(Exception):
 
 
 def wipe(directory: Path) -> None:
-    """Remove a local copy."""
+    """Remove a local copy, for good: a power cut brings back no part of it beside another."""
     if directory.exists():
         shutil.rmtree(directory)
+        files.sync_directory(directory.parent)
 
 
 def pieces(records: Records) -> Iterator[Records]:

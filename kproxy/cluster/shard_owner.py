@@ -220,8 +220,7 @@ class ShardOwner:
 
     def _new(self) -> Shard:
         config, directory = self._services.config, self._directory
-        directory.mkdir(parents=True, exist_ok=True)
-        segments = Segments(directory / "log")
+        segments = Segments(directory / "log", marked=True)
         disk_space = self._services.disk_space
 
         def log(deliver: Deliver) -> SharedLog:

@@ -8,7 +8,6 @@ import anyio
 
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
-from kproxy.metadata.queue_settings import DEFAULTS
 from kproxy.shard.shard import Shard
 from kproxy.virtual.types import PartitionKey
 
@@ -23,16 +22,13 @@ class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
     __slots__ = (
-        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "settings",
-        "shard",
+        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "shard",
     )  # fmt: skip
 
     def __init__(self, ident: Ident) -> None:
         self.ident = ident
         self.key: PartitionKey | None = None
         self.shard: Shard | None = None
-        self.settings = DEFAULTS
-        """The queue's settings when this was looked at last."""
         self.as_of = -1  # changes of queues that there had been
         self.offset = 0
         self.max_bytes = 0

@@ -170,11 +170,11 @@ class Coordinator:
                     return group
         return group
 
-    async def open_classic(self, group_id: str) -> ClassicGroup:
-        """Return the group; a new one if it has no members. It has no consumer members."""
+    async def open_classic(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """Return the group, or a new one if it has no members; a consumer group has some."""
         group = await self._load_logged(group_id)
-        if isinstance(group, ClassicGroup):
-            return group
+        if isinstance(group, ClassicGroup) or (isinstance(group, ConsumerGroup) and group.members):
+            return group  # somebody may have joined while another left
         head = self.head(group_id)
         if _is_share(group, head):
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)

@@ -11,6 +11,8 @@ back would cost each envelope twice, so the sequencer applies our own envelopes 
   the missing offsets, and `read` applies them.
 - A read envelope may be one of ours. Its writer id and counter say which, so the report and the
   reader may come in either order; the later one changes nothing.
+- An envelope may be in the log twice, where the client library sent it again and could not tell.
+  The report names the second copy. The first one that is read settles it, and the second is read.
 
 The log is append-only. A report below the next offset, a read that leaves a gap, or another
 envelope where ours was reported means that the log was truncated: LogChanged, and the copy is
@@ -100,7 +102,10 @@ class Sequencer:
     def _take_landed(self) -> list[Applied]:
         taken = []
         while (counter := self._landed.pop(self.next_offset, None)) is not None:
-            taken.append(Applied(self.next_offset, self._sent.pop(counter), counter))
+            envelope = self._sent.pop(counter, None)
+            if envelope is None:
+                break  # its first copy was read; this one is read, too
+            taken.append(Applied(self.next_offset, envelope, counter))
             self.next_offset += 1
         return taken
 

@@ -337,6 +337,9 @@ class SharedLog(Log):
         """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
         batch = [one.envelope for one in taken]
         first = taken[0].offset
+        assert first == self._applied, (
+            f"{first} after {self._applied}: a part of the log is missing"
+        )
         places = self._segments.append(first, batch, self._segment_bytes)
         self._applied = first + len(batch)
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
@@ -369,19 +372,22 @@ class SharedLog(Log):
         self._work.set()
 
     async def sync(self) -> None:
-        await to_thread.run_sync(self._segments.sync)
-        while self._segments.unforced:  # one was filled meanwhile
-            await to_thread.run_sync(self._segments.sync)
+        segments = self._segments
+        while True:
+            end = self._applied, segments.active, segments.end
+            await to_thread.run_sync(segments.sync)
+            if not segments.unforced:  # else one was filled meanwhile
+                segments.is_synced(*end)
+                return
 
     def sync_rest(self) -> None:
         """Do nothing: rows ahead of the copy do no harm.
 
-        A copy whose last segment a power cut made shorter is made again. The segments before it are
-        on disk.
+        A copy that has lost a part of what lies behind its mark is made again.
         """
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await to_thread.run_sync(self._segments.start, self._applied)
+                await to_thread.run_sync(self._segments.roll, self._applied)
                 self._deliver(self._applied, [], [], (self._segments.active, 0))

@@ -38,7 +38,6 @@ def open_local(
             disk_space=disk_space,
         )
 
-    directory.mkdir(parents=True, exist_ok=True)
     segments = Segments(directory / "log", marked=True)
     disk_space = DiskSpace(directory, config.disk_free_bytes_min)
     disk_space.look()  # opening writes, too

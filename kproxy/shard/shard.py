@@ -237,7 +237,11 @@ class Shard:
                 f"{segments.path(segment).name} ends before position {position}, which was synced"
             )
         self.applied_through = self.durable_through = checkpoint
-        segments.force(max(segments.ids))  # for rows are made from it, and put on disk
+        mark = synced.read(segments.directory)
+        for other in [one for one in segments.ids if mark is None or one >= mark.segment]:
+            segments.force(other)  # for rows are made from it, and put on disk
+        if self._shared and not tail.is_whole(segments, mark, segment, position):
+            raise DamagedLog(f"{segments.path(segment).name} has lost what was not on disk")
         while True:
             self._replay(segment, position, check)
             next_offset, position = self.applied_through.next_offset, self.applied_through.position

@@ -18,6 +18,8 @@ from anyio import to_thread
 from kproxy.common.errors import CannotStart
 from kproxy.shard.shard import Shard
 from kproxy.store import backups, files
+from kproxy.store.rocks import RowsFailed
+from kproxy.store.rows_reader import RowsReader
 
 _log = structlog.get_logger()
 
@@ -75,19 +77,23 @@ class Staging:
         return log
 
     async def _link_rows(self, source: Path, target: Path) -> None:
-        """Link the rows' tables while RocksDB goes on.
-
-        The links belong together if the tables stayed the same all the time.
-        """
+        """Link the rows' tables while RocksDB goes on."""
         for _ in range(_TRIES):
             tables = self._shard.kv.tables()
             try:
-                await to_thread.run_sync(backups.link_rows, source, target, tables)
-            except FileNotFoundError:
-                pass
+                await to_thread.run_sync(_link_rows, source, target, tables)
+            except (FileNotFoundError, RowsFailed):
+                await to_thread.run_sync(shutil.rmtree, target)
+                await anyio.sleep(_AGAIN_S)
             else:
-                if self._shard.kv.tables() == tables:
-                    return
-            await to_thread.run_sync(shutil.rmtree, target)
-            await anyio.sleep(_AGAIN_S)
+                return
         raise CannotStart("the rows change too fast to be backed up: try again")
+
+
+def _link_rows(source: Path, target: Path, tables: frozenset[str]) -> None:
+    """Link tables and open them, for RocksDB notes a new table before it names it.
+
+    Raises FileNotFoundError or RowsFailed where the files do not belong together.
+    """
+    backups.link_rows(source, target, tables)
+    RowsReader(target).close()

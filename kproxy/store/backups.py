@@ -97,8 +97,8 @@ def link_log(source: Path, target: Path) -> dict[str, int]:
 def link_rows(source: Path, target: Path, tables: frozenset[str]) -> None:
     """Link RocksDB's tables into a directory, and copy what else it needs.
 
-    It belongs together if the tables are the same afterwards. Raises FileNotFoundError where one
-    has gone meanwhile.
+    RocksDB may have noted further tables meanwhile: the copy is whole only if it opens. Raises
+    FileNotFoundError where a table has gone.
     """
     target.mkdir(parents=True)
     for path in sorted(source.iterdir()):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kproxy.common.errors import CannotStart
+from kproxy.store import files
 
 _LOOK_S = 0.05
 _TRIES = 3
@@ -19,7 +20,7 @@ _NAME = "LOCK"
 def locked(directory: Path) -> Iterator[None]:
     """Hold the data directory for this process alone. Raises CannotStart."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory)
         fd = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise CannotStart(f"cannot use --data-dir {directory}: {error.strerror}") from None

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 _IOV_MAX = 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
@@ -19,6 +21,17 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing; on return their names are durable."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_directory(made.parent)
+    if not missing:  # made by a process that was killed then, or by somebody else
+        with suppress(OSError):
+            sync_directory(path.parent)
 
 
 def read_into(fd: int, buffers: list[memoryview], position: int, wait: bool) -> int:

@@ -27,6 +27,7 @@ from rocksdict import (
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.allocator import LARGE_BYTES, give_back
+from kproxy.store import files
 
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
@@ -88,6 +89,7 @@ class RocksKv:
     """`virtual.changes.Kv` on disk. Calls from the event loop touch memory and the page cache."""
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
+        files.make_directory(path)  # RocksDB forces names in it to disk, and not its own
         try:
             self._db = Rdict(str(path), _options(cache_bytes))
         except Exception as error:  # rocksdict raises nothing more precise

@@ -40,9 +40,9 @@ class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
     def __init__(self, directory: Path, *, marked: bool = False) -> None:
-        """Take `marked`: this is the log itself; a file beside it says how far it is on disk."""
+        """Take `marked`: a file beside it says how far it is on disk."""
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory)
         self.mark = Synced(directory) if marked else None
         self._files = threading.RLock()  # the log's thread opens some, too
         self._fds: OrderedDict[int, int] = OrderedDict()
@@ -91,6 +91,11 @@ class Segments:
             self.ids.append(segment)
         self._keep(segment, fd)
         self.active, self.end = segment, 0
+
+    def roll(self, segment: int) -> None:
+        """Begin a new segment behind one that is not forced to disk."""
+        self.unforced.add(self.active)  # before: a sync on another thread misses neither
+        self.start(segment)
 
     def force(self, segment: int) -> None:
         """Force what a segment that is not written now holds to disk. Raises OSError."""
@@ -143,9 +148,7 @@ class Segments:
     ) -> list[LogLocation]:
         """Write a batch, unsynced; behind `segment_bytes` in a new segment. Raises as `write`."""
         if self.end >= segment_bytes:
-            full = self.active
-            self.start(first_log_offset)
-            self.unforced.add(full)
+            self.roll(first_log_offset)
         buffers, places, total = self.frame(first_log_offset, batch)
         self.write(buffers, total, False)
         return places

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.store import files
 from kproxy.store.frames import BODY_AT, CRC_FROM
+from kproxy.store.segments import Segments
+from kproxy.store.synced import Mark
 from kproxy.virtual.commands import envelope as envelopes
 from kproxy.virtual.commands.envelope import COPIED, Kind
 from kproxy.virtual.commands.records import EXPECTED
@@ -108,6 +111,27 @@ def proof_of_damage(path: Path, position: int, log_offset: int) -> int | None:
             return _Tail(data, log_offset).proof(position)
 
 
+def is_whole(segments: Segments, mark: Mark | None, segment: int, position: int) -> bool:
+    """Whether all frames are sound from the mark to a position, or from its segment's start.
+
+    Rows of a copy may be on disk before what they are made from; a power cut leaves any of it.
+    """
+    end = segment, position
+    expected, at, position = mark or (segment, segment, 0)
+    if at not in segments.ids:  # it was deleted
+        expected = at = min(one for one in segments.ids if one >= min(at, segment))
+        position = 0
+    while (at, position) < end:
+        for log_offset, _, _, after in segments.replay(at, position):
+            if log_offset != expected or (at, position) >= end:
+                break
+            expected, position = log_offset + 1, after
+        if at in (segment, expected) or expected not in segments.ids:
+            break
+        at, position = expected, 0
+    return (at, position) >= end
+
+
 def keep(path: Path, position: int, free_bytes: int) -> Path | None:
     """Copy a segment's bytes from `position` on to a file beside it, before they are cut off.
 
@@ -124,6 +148,7 @@ def keep(path: Path, position: int, free_bytes: int) -> Path | None:
                 target.write(chunk)
             target.flush()
             os.fsync(target.fileno())
+        files.sync_directory(path.parent)
     except OSError:
         cut.unlink(missing_ok=True)
         return None

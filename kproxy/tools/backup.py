@@ -46,7 +46,7 @@ def backup_command(target: Path, copy: bool, data_dir: Path) -> None:
         )  # fmt: skip
         size = sum(manifest.files.values())
         try:
-            target.mkdir(parents=True, exist_ok=True)
+            files.make_directory(target)
             _put_all("backing up", sources, target, size, link=not copy)
             backups.sync_directories(target)
             manifest.write(target)

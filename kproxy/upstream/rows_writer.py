@@ -22,11 +22,15 @@ _LINE_BYTES = 16 << 20  # librdkafka's own bound is 1 GiB: a large publication w
 
 
 class NotPublished(Exception):
-    """The transaction did not commit; `fenced`: another worker publishes for this shard now."""
+    """The transaction did not commit, as far as is known.
 
-    def __init__(self, message: str, fenced: bool) -> None:
+    `fenced`: another worker publishes for this shard now. `spent`: the writer is of no more use.
+    """
+
+    def __init__(self, message: str, fenced: bool, *, spent: bool = False) -> None:
         super().__init__(message)
         self.fenced = fenced
+        self.spent = spent or fenced
 
 
 class RowsWriter:
@@ -92,12 +96,15 @@ class RowsWriter:
                 self._producer.poll(0.1)
 
     def _aborted(self, error: KafkaException, stop: Stop) -> NotPublished:
+        """Abort; a commit that was too late can't be: librdkafka goes on with it and with no other
+        call, for good.
+        """
         refusal = _not_published(error)
         if not refusal.fenced:
             try:
                 self._in_time(self._producer.abort_transaction, stop)
             except KafkaException as second:
-                return _not_published(second)
+                return _not_published(second, spent=True)
         return refusal
 
     def close(self) -> None:
@@ -110,6 +117,6 @@ class RowsWriter:
         del self._producer  # which waits for its threads: not on the loop
 
 
-def _not_published(error: KafkaException) -> NotPublished:
+def _not_published(error: KafkaException, *, spent: bool = False) -> NotPublished:
     cause: Any = error.args[0]
-    return NotPublished(reason_of(error), bool(cause.fatal()))
+    return NotPublished(reason_of(error), bool(cause.fatal()), spent=spent)

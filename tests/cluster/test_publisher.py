@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError as UpstreamError
+from confluent_kafka import KafkaException
 
 from kproxy.cluster import publisher
 from kproxy.config.server import Config
 from kproxy.loop.threads import Stop
+from kproxy.upstream import rows_writer
 from kproxy.upstream.read_topic import Row
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
 from tests.shard.test_shard import QUEUES, create, running
+from tests.upstream.test_topics import UPSTREAM
 
 
 class _Writer:
@@ -55,3 +59,79 @@ async def test_marks_of_many_published_rows_go_some_at_a_time(
         assert len(writer.taken) > 20
         assert max(sizes) <= 2
         assert shard.state.unpublished == set(marked) == {changed}
+
+
+class _Librdkafka:
+    """A producer of a cluster that is away; a call that was too late bars all others but itself."""
+
+    away = False
+    made: list["_Librdkafka"]
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.made.append(self)
+        self.under_way = ""
+        self.committed = self.purged = 0
+
+    def _call(self, name: str) -> None:
+        if self.under_way not in ("", name):
+            raise KafkaException(UpstreamError(UpstreamError._CONFLICT))
+        self.under_way = name if self.away else ""
+        if self.away:
+            raise KafkaException(UpstreamError(UpstreamError._TIMED_OUT))
+
+    def init_transactions(self, seconds: float) -> None:
+        self._call("init")
+
+    def begin_transaction(self) -> None:
+        if self.under_way:
+            raise KafkaException(UpstreamError(UpstreamError._CONFLICT))
+
+    def commit_transaction(self, seconds: float) -> None:
+        self._call("commit")
+        self.committed += 1
+
+    def abort_transaction(self, seconds: float) -> None:
+        self._call("abort")
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def purge(self) -> None:
+        self.purged += 1
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[_Librdkafka]:
+    """Return the producers that are made; no call is waited for."""
+    made = _Librdkafka.made = list[_Librdkafka]()
+    monkeypatch.setattr(rows_writer, "Producer", _Librdkafka)
+    monkeypatch.setattr(rows_writer, "_TIMEOUT_S", -1.0)
+    return made
+
+
+@pytest.mark.parametrize("at", ["commit", "fence"])
+async def test_rows_are_published_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producers: list[_Librdkafka], at: str
+) -> None:
+    """FAULT: a commit that was too late was never published, nor anything of the shard after it."""
+    nobody: Any = None
+
+    async def caught_up() -> None:
+        pass
+
+    async with running(tmp_path, sync="never") as shard:
+        shard.state.unpublished = set()
+        await create(shard, QUEUES[0], 2)
+        monkeypatch.setattr(shard.log, "catch_up", caught_up, raising=False)
+        one = publisher.Publisher(shard, UPSTREAM, nobody, Config(bootstrap_servers="host:1"))
+        monkeypatch.setattr(one, "_trimmed_to", 1 << 60)
+        if at == "commit":
+            await one._fenced()
+        monkeypatch.setattr(_Librdkafka, "away", True)
+        await one.publish()
+        assert shard.state.unpublished
+        monkeypatch.setattr(_Librdkafka, "away", False)
+        await one.publish()
+        assert not shard.state.unpublished
+    assert [producer.purged for producer in producers] == [1, 0]
+    assert producers[-1].committed == 1

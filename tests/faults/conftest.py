@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.servers import Servers, disturbed
+from tests.faults.servers import WORKERS, Servers, disturbed
 from tests.harness import need
 
 
 @pytest.fixture(params=["embedded", "kafka"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    """Yield servers of each kind, with the FLAGS of the module."""
+    """Yield servers of each kind, with the FLAGS of the module, and WORKERS where it says so."""
     kafka = request.getfixturevalue("kafka") if request.param == "kafka" else None
-    with disturbed(tmp_path, kafka, *getattr(request.module, "FLAGS", ())) as running:
+    flags = getattr(request.module, "FLAGS", ())
+    count = getattr(request.module, "WORKERS", WORKERS)
+    with disturbed(tmp_path, kafka, *flags, count=count) as running:
         yield running
 
 

@@ -73,11 +73,11 @@ class OnKafka(Servers):
     """Several workers."""
 
     def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+        self._workers, self._count = workers, len(workers.workers)
         self.address = workers.address
 
     def kill(self, rng: random.Random) -> None:
-        index = rng.randrange(WORKERS)
+        index = rng.randrange(self._count)
         self._workers.workers[index].kill()
         time.sleep(rng.random())
         self._workers.again(index)
@@ -105,7 +105,9 @@ class OnKafka(Servers):
 
 
 @contextmanager
-def disturbed(directory: Path, kafka: Kafka | None, *flags: str) -> Iterator[Servers]:
+def disturbed(
+    directory: Path, kafka: Kafka | None, *flags: str, count: int = WORKERS
+) -> Iterator[Servers]:
     """Yield an embedded server, or workers on a Kafka."""
     if kafka is None:
         server = Embedded(directory / "data", *flags)
@@ -114,6 +116,6 @@ def disturbed(directory: Path, kafka: Kafka | None, *flags: str) -> Iterator[Ser
         finally:
             server.close()
     else:
-        workers = Workers(kafka, directory, *flags, count=WORKERS, shards=SHARDS)
+        workers = Workers(kafka, directory, *flags, count=count, shards=SHARDS)
         with workers.running():
             yield OnKafka(workers)

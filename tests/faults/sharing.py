@@ -1,4 +1,7 @@
-"""Queues with numbered records, and the members of a share group that work on them and die."""
+"""Queues with numbered records, and the members of a share group that work on them and die.
+
+All record what they do (`tests/histories`).
+"""
 
 import signal
 import subprocess
@@ -10,10 +13,10 @@ from typing import Any
 from confluent_kafka import Message, TopicPartition
 
 from tests.clients.calls import WAIT_S, create, producer
-from tests.clients.shares.notes import History, Letter, Record, read
 from tests.clients.transactions.calls import UNCOMMITTED, messages
 from tests.faults.servers import Servers
 from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need_program
+from tests.histories.operations import Operation, Recorder, Sends, load
 
 JAVA_PROGRAM = ROOT / "tests/clients/shares/Shares.java"
 _DESCRIBE_OFFSETS = 90
@@ -21,7 +24,7 @@ _BATCH = 10  # records of a partition that are written at once
 
 
 class Work:
-    """The records of a group's work, its members, and their notes."""
+    """The records of a group's work, its members, and what they record."""
 
     def __init__(
         self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
@@ -31,8 +34,7 @@ class Work:
         self.partitions = partitions
         self.dead_letters = f"dlq.{group}"
         self.directory = directory
-        self.written: dict[Record, str] = {}
-        self.killed = self.ended = 0
+        self.killed = self.ended = self.written = 0
         self._log = directory / "members.log"
         self._members: dict[str, subprocess.Popen[bytes]] = {}
         self._clients: dict[str, str] = {}
@@ -40,6 +42,8 @@ class Work:
         self._incarnations = 0
         self._seen: dict[Path, int] = {}
         self._lines = 0
+        self.histories = directory / "history"
+        self.recorder = Recorder(self.histories / "test.jsonl", "test")
         create(servers.address, *self.queues, self.dead_letters, partitions=partitions)
 
     # -- records
@@ -51,27 +55,27 @@ class Work:
             retry_backoff_ms=20, reconnect_backoff_max_ms=200,
         )  # fmt: skip
 
-        def delivered(error: Any, message: Message) -> None:
-            assert error is None, error
-            at = message.offset()
-            if at is None:  # librdkafka takes it for written, as later ones were: nobody said so
-                guessed.append((message.topic(), message.partition(), message.value()))
-                return
-            record = message.topic() or "", message.partition() or 0, at
-            assert record not in self.written, (record, self.written[record], message.value())
-            self.written[record] = (message.value() or b"").decode()
-
-        first, guessed = len(self.written), list[Any]()
+        first = self.written
+        sends = Sends(self.recorder, f"filler {first}")
+        guessed: list[Any] = []
         for number in range(first, first + records):
             batch = number // _BATCH
-            queue, partition = batch % len(self.queues), batch // len(self.queues)
-            client.produce(
-                self.queues[queue], b"%d" % number, partition=partition % self.partitions,
-                on_delivery=delivered,
-            )  # fmt: skip
+            queue = self.queues[batch % len(self.queues)]
+            partition = batch // len(self.queues) % self.partitions
+            note = sends.add([queue, partition, None, str(number)])
+
+            def delivered(error: Any, message: Message, note: Any = note) -> None:
+                assert error is None, error
+                note(error, message)
+                self.written += 1
+                if message.offset() is None:  # nobody said so: later ones were written
+                    guessed.append((message.topic(), message.partition(), message.value()))
+
+            client.produce(queue, b"%d" % number, partition=partition, on_delivery=delivered)
         assert client.flush(4 * WAIT_S) == 0
+        sends.close()
         assert not guessed
-        assert len(self.written) == first + records
+        assert self.written == first + records
 
     def lag(self) -> int:
         """Return the lag by the group's coordinator; negative where it is unknown."""
@@ -87,22 +91,21 @@ class Work:
         lags = [-1 if part.error_code else part.lag for part in parts]
         return -1 if min(lags) < 0 else sum(lags)
 
-    def letters(self) -> list[Letter]:
-        """Return the dead letters that are there."""
+    def look_for_letters(self) -> None:
+        """Record the dead letters that are there."""
         parts = [TopicPartition(self.dead_letters, index, 0) for index in range(self.partitions)]
-        found = []
+        looking, found = self.recorder.invoke("letters"), []
         for (_, partition), some in messages(self._servers.address, parts, UNCOMMITTED).items():
             for one in some:
                 said = {name: bytes(value or b"").decode() for name, value in one.headers() or ()}
                 about = {name.removeprefix("__dlq.errors."): value for name, value in said.items()}
                 assert about["group"] == self.group
-                record = about["topic"], int(about["partition"]), int(about["offset"])
-                assert record[1] == partition
-                found.append(
-                    Letter(record, about["kproxy.dlq.cause"], int(about["delivery.count"]),
-                           (one.value() or b"").decode())
-                )  # fmt: skip
-        return found
+                assert int(about["partition"]) == partition
+                found.append([
+                    about["topic"], partition, int(about["offset"]), one.value(),
+                    about["kproxy.dlq.cause"], int(about["delivery.count"]),
+                ])  # fmt: skip
+        looking.ok(found)
 
     # -- members
 
@@ -122,9 +125,10 @@ class Work:
             ]  # fmt: skip
         else:
             command = [sys.executable, "-m", "tests.clients.shares.work"]
-        notes = self.directory / f"{self._incarnations}-{slot}.notes"
+        process = f"{slot}.{self._incarnations}"
         command += [
-            self._servers.address, self.group, str(notes), str(self._incarnations), *self.queues,
+            self._servers.address, self.group, str(self.histories / f"{process}.jsonl"), process,
+            str(self._incarnations), *self.queues,
         ]  # fmt: skip
         with self._log.open("ab") as out:
             self._members[slot] = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
@@ -156,11 +160,11 @@ class Work:
             process.kill()
             process.wait(30)
 
-    # -- notes
+    # -- what they recorded
 
-    def notes(self) -> int:
-        """Return the number of lines written so far."""
-        for path in self.directory.glob("*.notes"):
+    def events(self) -> int:
+        """Return the number of events that members have recorded so far."""
+        for path in self.histories.glob("*.[0-9]*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._seen.get(path, 0))
                 more = file.read()
@@ -168,8 +172,8 @@ class Work:
             self._lines += more.count(b"\n")
         return self._lines
 
-    def history(self) -> History:
-        return read(self.directory)
+    def history(self) -> list[Operation]:
+        return load(self.histories)
 
     def last_words(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]

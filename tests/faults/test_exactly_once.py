@@ -2,7 +2,8 @@
 
 Two processors in slots copy queues. Every few seconds one of them is killed, or stopped until its
 group has given its queues to the other, and so are the servers. Afterwards a reader of committed
-records must find each record once, in its queue's order, and nothing of an aborted transaction.
+records must find each record once, in its queue's order, and nothing of an aborted transaction, and
+the history of all (`tests/histories`) must be sound.
 """
 
 import random
@@ -19,6 +20,7 @@ from confluent_kafka import Producer
 from tests.clients.transactions.calls import UNCOMMITTED, settle, write
 from tests.clients.transactions.exactly_once import Work, compiled, problems
 from tests.faults.servers import Servers
+from tests.histories.checker import assert_sound
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")
 QUEUES = 4
@@ -70,7 +72,7 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
     classes.mkdir()
     if client == "java":
         compiled(classes)
-    work = Work(servers.address, f"copy-{client}", QUEUES)
+    work = Work(servers.address, f"copy-{client}", QUEUES, tmp_path / "history")
     began, busy = time.monotonic(), 0
     left: list[Callable[[], None]] = []
     with ExitStack() as stack:
@@ -79,6 +81,7 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
             work.start(slot, client, classes, size.at_once, size.pause_ms)
         for _ in range(size.disturbances):
             servers.wait_ready()
+            work.look_at_ends()
             work.fill(size.records // size.disturbances)
             until = time.monotonic() + size.period_s
             while time.monotonic() < until:
@@ -94,8 +97,10 @@ def test_one_copy_of_each(servers: Servers, tmp_path: Path, client: str, size: S
             time.sleep(0.2)
     assert busy > size.disturbances // 2, "most of the time nobody worked"
     settle(servers.address, work.targets, SETTLED_S)
+    work.look_at_ends()
     assert work.problems() == [], work.last_words()
     assert work.killed
+    assert_sound(work.histories)
     # The check reads the same records: it sees aborted ones and a doubled one.
     assert any("never committed b'aborted" in one for one in work.problems(UNCOMMITTED))
     queue = work.targets[0]

@@ -131,7 +131,7 @@ def test_a_stop_answers_what_is_in_flight(data_dir: Path, number: signal.Signals
         assert [wire.receive(0, 9)[0] for _ in sent] == sent
         assert poll.receive(1, 12)[0] == waiting
         assert wire.closed()
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
     assert server.stop() == 0
     assert server.event("stopped")
     with served(data_dir) as again, Wire(again.host, again.port) as wire:

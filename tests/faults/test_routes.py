@@ -3,13 +3,14 @@
 An idempotent producer puts records into an entrance of four partitions; a filter takes some of
 them from it. Again and again a server is killed with SIGKILL or stands still for longer than its
 session, while cuts are on their way. In the end each queue has what its key was given, in that
-order, and the filter's queue what it asked for.
+order, and the filter's queue what it asked for. The history (`tests/histories`) is sound, too.
 """
 
 import random
 import time
 from collections import Counter
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,8 +18,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.clients.calls import WAIT_S, consumer
 from tests.clients.routes.calls import entrance, producer, taking
+from tests.clients.transactions.recorded import records
 from tests.faults.servers import Servers
 from tests.harness import eventually
+from tests.histories.checker import assert_sound
+from tests.histories.operations import Recorder, Sends
 
 ENTRANCE, FILTERED, LOST = "in", "red", "lost"
 PARTITIONS = 4
@@ -45,7 +49,11 @@ def make(address: str) -> None:
 class Work:
     """The records produced, by the queue that is to have them."""
 
-    def __init__(self, address: str, queues: int) -> None:
+    def __init__(self, address: str, queues: int, histories: Path) -> None:
+        self.histories = histories
+        self.recorder = Recorder(histories / "test.jsonl", "test")
+        self.recorder.rules(whole=True, unordered=[FILTERED, LOST])
+        self._sends = Sends(self.recorder, "producer")
         self.wanted: dict[str, list[bytes]] = {}
         self.red: Counter[bytes] = Counter()
         self._queues = queues
@@ -75,22 +83,25 @@ class Work:
             headers = [("tag", b"red")]
             self.red[value] += 1
         self.wanted.setdefault(queue, []).append(value)
+        places = [queue, FILTERED] if headers else [queue]
+        note = self._sends.add(*([one, 0, None, value] for one in places), has_offset=False)
+
+        def delivered(error: Any, message: Any) -> None:
+            note(error, message)
+            if error:
+                self._failed.append(error)
+
         while True:
             try:
-                self._producer.produce(
-                    ENTRANCE, value, key, headers=headers, on_delivery=self._delivered
-                )
+                self._producer.produce(ENTRANCE, value, key, headers=headers, on_delivery=delivered)
             except BufferError:
                 self._producer.poll(0.1)
             else:
                 return
 
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error:
-            self._failed.append(error)
-
     def finish(self, seconds: float) -> None:
         assert self._producer.flush(seconds) == 0
+        self._sends.close()
         assert not self._failed, self._failed[:3]
 
 
@@ -103,7 +114,9 @@ def ends(reader: Consumer, queues: list[str]) -> dict[str, int]:
     return found
 
 
-def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[str, list[bytes]]:
+def contents(
+    address: str, wanted: dict[str, int], partitions: int = 1, recorder: Recorder | None = None
+) -> dict[str, list[bytes]]:
     """Return all records of these queues, and check that there are so many and no more."""
     reader = consumer(
         address, "reader", enable_auto_commit=False, reconnect_backoff_max_ms=200,
@@ -116,11 +129,14 @@ def contents(address: str, wanted: dict[str, int], partitions: int = 1) -> dict[
         )
         left, until = sum(wanted.values()), time.monotonic() + WAIT_S
         while time.monotonic() < until:
-            for one in reader.consume(5000, 0.5):
-                if one.error() is None:
-                    found[one.topic() or ""].append(one.value() or b"")
-                    left -= 1
-                    until = time.monotonic() + (WAIT_S if left > 0 else 1)
+            began = time.monotonic_ns()
+            messages = [one for one in reader.consume(5000, 0.5) if one.error() is None]
+            if messages and recorder is not None:
+                recorder.invoke("poll", at=began).ok(records(messages))
+            for one in messages:
+                found[one.topic() or ""].append(one.value() or b"")
+                left -= 1
+                until = time.monotonic() + (WAIT_S if left > 0 else 1)
     return found
 
 
@@ -148,10 +164,12 @@ def of_the_entrance(address: str, work: Work) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
-def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: Size) -> None:
+def test_each_record_is_once_in_its_queue_and_in_order(
+    servers: Servers, tmp_path: Path, size: Size
+) -> None:
     rng = random.Random(11)
     make(servers.address)
-    work = Work(servers.address, size.queues)
+    work = Work(servers.address, size.queues, tmp_path / "history")
     for disturbance in range(size.disturbances):
         servers.wait_ready()
         work.produce(size.records // size.disturbances, 2.0)
@@ -177,10 +195,11 @@ def test_each_record_is_once_in_its_queue_and_in_order(servers: Servers, size: S
                 return ends(reader, [queue]).get(queue, 0) >= count
 
             eventually(whole, WAIT_S)
-    found = contents(servers.address, wanted)
+    found = contents(servers.address, wanted, recorder=work.recorder)
     said = problems(work.wanted, found)
     assert said == [], (len(said), said[:5], of_the_entrance(servers.address, work))
     assert Counter(found[FILTERED]) == work.red
+    assert_sound(work.histories)
 
 
 def test_checker_finds_planted_faults() -> None:

@@ -92,8 +92,10 @@ def test_nothing_moves_without_need(wanted, counts, name) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(members, sizes)
-def test_only_a_new_member_takes_partitions(wanted, counts) -> None:
+@given(st.integers(1, 6), sizes)
+def test_only_a_new_member_takes_partitions_of_what_all_read(count, counts) -> None:
+    """Queues that not all read are levelled one by one: there an old member may take as well."""
+    wanted = {f"m{number}": frozenset(counts) for number in range(count)}
     has = assigned("uniform", wishes(wanted), counts)
     more = {**wanted, "i": frozenset(counts)}
     then = assigned("uniform", wishes(more, has), counts)

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kproxy.common.errors import Code, KafkaError
+from kproxy.common.errors import Code, KafkaError, first_of
 from kproxy.log.weight import TURN, weight
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.opening import open_local
@@ -203,10 +203,7 @@ async def live(shard: Shard, work: Any) -> BaseException | None:
             await work()
             shard.log.close()
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        return error
+        return first_of(group)
     finally:
         shard.close()
     return None

@@ -67,6 +67,20 @@ def test_landed_out_of_order_is_applied_in_order() -> None:
     ]  # fmt: skip
 
 
+def test_a_second_copy_of_ours_is_read_where_its_report_says() -> None:
+    """librdkafka sends again what it is not sure of, and names the place of the second."""
+    log = Sequencer(ME, 0)
+    mine, theirs, later = envelope(), envelope(writer=OTHER), envelope(1)
+    log.sent(mine)
+    log.sent(later)
+    assert log.reported(0, 2) == []
+    assert log.reported(1, 3) == []
+    assert log.read_all([(0, theirs), (1, mine)]) == [(0, theirs, None), (1, mine, 0)]
+    assert (log.next_offset, log.gap, log.landed_through) == (2, True, 3)
+    assert log.read(2, mine) == [(2, mine, None), (3, later, 1)]
+    assert (log.waiting, log.gap) == (0, False)
+
+
 def test_a_truncated_log_is_noticed() -> None:
     log = Sequencer(ME, 3)
     log.sent(envelope())

@@ -103,6 +103,18 @@ async def test_a_gap_is_read_first(tmp_path: Path) -> None:
         assert log.next_offset == 3
 
 
+async def test_a_part_of_the_log_is_never_skipped(tmp_path: Path) -> None:
+    """The shard is given up where what comes next is not what follows."""
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="part of the log is missing")):
+        async with running(tmp_path) as (log, _):
+            await log.was_read([(0, theirs())])
+            log._sequencer.read(1, theirs())  # and its envelope is lost
+            await log.was_read([(2, theirs())])
+            await anyio.sleep(5)
+    (segment,) = tmp_path.glob("*.log")
+    assert segment.read_bytes().count(b"theirs") == 1
+
+
 async def test_a_fate_not_known_is_answered_and_read_later(tmp_path: Path) -> None:
     async with running(tmp_path) as (log, link):
         ticket = log.append([envelope(), envelope()])

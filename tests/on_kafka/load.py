@@ -5,11 +5,16 @@ every acknowledged record must have been read exactly once, in order, at the off
 acknowledged with, and offsets must be dense. An unacknowledged record may be there or not.
 """
 
+import json
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need, need_program
 
 
 class Load:
@@ -121,3 +126,71 @@ class Load:
             assert read == sorted((o, n) for n, o in acknowledged.items()), queue
             numbers = [number for _, number in read]
             assert numbers == sorted(set(numbers)), queue
+
+
+class JavaLoad:
+    """Kafka's VerifiableProducer with a Java producer's defaults, on one queue, until `stop`."""
+
+    def __init__(self, address: str, queue: str, directory: Path, per_second: int = 200) -> None:
+        need_program("java")
+        need(KAFKA_LIBS.exists(), "Kafka's tools: make kafka-libs")
+        self._address, self._queue = address, queue
+        self.acknowledged: dict[int, int] = {}  # number -> offset
+        self.refused: list[Any] = []
+        defaults = directory / "producer.properties"  # the tool itself retries nothing
+        defaults.write_text("retries=2147483647\nenable.idempotence=true\n")
+        self._process = subprocess.Popen(
+            [
+                "java", "-Xmx128m", *KAFKA_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+                "-cp", f"{KAFKA_LIBS}/*", "org.apache.kafka.tools.VerifiableProducer",
+                "--bootstrap-server", address, "--topic", queue, "--acks", "-1",
+                "--throughput", str(per_second), "--command-config", str(defaults),
+            ],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> "JavaLoad":
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(150)  # it waits for what is under way
+        self._reader.join(10)
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            said = json.loads(line) if line.startswith("{") else {"name": line}
+            if said["name"] == "producer_send_success":
+                self.acknowledged[int(said["value"])] = said["offset"]
+            elif said["name"] == "producer_send_error":
+                self.refused.append(said)
+
+    def wait_for(self, more: int, seconds: float = 120) -> None:
+        """Wait until so many more records were acknowledged than now."""
+        wanted, end = len(self.acknowledged) + more, time.monotonic() + seconds
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < end, f"{wanted - len(self.acknowledged)} not acknowledged"
+            time.sleep(0.02)
+
+    def check(self) -> None:
+        """Check after the block: all that is there was acknowledged, once and in order."""
+        assert not self.refused, self.refused[:3]
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._address, "group.id": "check", "log_level": 0,
+                "enable.auto.commit": False, "enable.partition.eof": True,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition(self._queue, 0, 0)])
+        read: list[tuple[int, int]] = []
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            read.append((message.offset(), int(message.value())))
+        consumer.close()
+        assert read == sorted((offset, number) for number, offset in self.acknowledged.items())
+        assert [offset for offset, _ in read] == list(range(len(read)))
+        assert [number for _, number in read] == sorted({number for _, number in read})

@@ -24,7 +24,7 @@ def drain(worker: Served) -> None:
     done = run_kproxy("drain", "--data-dir", worker.data_dir)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout == "stopped\n"
-    assert worker.process.wait(10) == 0
+    assert worker.process.wait(60) == 0
 
 
 def terminate(worker: Served) -> None:

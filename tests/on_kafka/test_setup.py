@@ -65,8 +65,10 @@ def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
 
     def told() -> bool:
         asked = ConfigResource(ResourceType.TOPIC, topic)
-        configs = client.describe_configs([asked])[asked].result()
-        return bool(configs[name].value == value)
+        described = client.describe_configs([asked])[asked]
+        if described.exception() is not None:  # it has not heard of the topic itself
+            return False
+        return bool(described.result()[name].value == value)
 
     eventually(told)  # a broker hears of it a little later than the controller
 

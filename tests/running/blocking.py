@@ -24,6 +24,7 @@ import pytest
 import kproxy
 
 _ROOT = str(Path(kproxy.__file__).parent) + os.sep
+_FILES = _ROOT + "store/files.py"
 CALLS: dict[Any, tuple[str, ...]] = {
     builtins: ("open",),
     io: ("open",),
@@ -71,13 +72,16 @@ def _noted(call: Any, module: Any, found: list[str]) -> Any:
 
 
 def _caller() -> str | None:
-    """Return the innermost function of kproxy's that is under way, if that is not an import."""
+    """Return the innermost function of kproxy's that is under way, if that is not an import.
+
+    Calls of `store/files.py` count as those of its callers.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path.startswith("<frozen importlib"):
             return None
-        if path.startswith(_ROOT):
+        if path.startswith(_ROOT) and path != _FILES:
             return f"{path[len(_ROOT) :]}:{name}"
         frame = frame.f_back
     return None

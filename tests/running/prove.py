@@ -18,11 +18,10 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / ".proofs"
+from tests.running import soak
+from tests.running.record import RESULTS, ROOT, head, read_lines, state
+
 PAGE = ROOT / "docs" / "proofs.md"
-PROVEN = ("kproxy", "tests", "pyproject.toml", "constraints.txt")
-"""Parts of the repository that a proof is of; a commit that leaves them alone keeps its proofs."""
 _NO_TESTS = 5
 
 
@@ -42,20 +41,6 @@ class Result:
         return self.code in (0, _NO_TESTS)
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-def state() -> str:
-    """Return a name for what is proven: the trees at HEAD. Exits where they have been changed."""
-    if _git("status", "--porcelain", "--", *PROVEN):
-        sys.exit("commit your changes first: a proof is of a commit")
-    trees = [_git("rev-parse", f"HEAD:{part}")[:10] for part in PROVEN]
-    return "-".join(trees[:2])
-
-
 def proofs() -> list[str]:
     """Return the test files that have tests marked `long`."""
     listed = subprocess.run(
@@ -66,16 +51,9 @@ def proofs() -> list[str]:
 
 
 def read(results: Path) -> dict[str, Result]:
-    """Return the last result of each proof; what a kill cut off is left out."""
-    found = {}
-    if results.exists():
-        for line in results.read_text().splitlines():
-            try:
-                result = Result(**json.loads(line))
-            except ValueError:
-                continue
-            found[result.proof] = result
-    return found
+    """Return the last result of each proof."""
+    found = (Result(**one) for one in read_lines(results))
+    return {result.proof: result for result in found}
 
 
 def prove(proof: str) -> Result:
@@ -89,7 +67,7 @@ def prove(proof: str) -> Result:
     last = log.read_text(errors="replace").strip().splitlines()
     outcome = re.sub(r"\s+in [\d.]+s.*", "", last[-1].strip("= ")) if last else "nothing printed"
     return Result(
-        proof=proof, commit=_git("rev-parse", "--short", "HEAD"), code=code, outcome=outcome,
+        proof=proof, commit=head(), code=code, outcome=outcome,
         date=datetime.now(UTC).strftime("%Y-%m-%d"), minutes=(time.monotonic() - begun) / 60,
     )  # fmt: skip
 
@@ -99,8 +77,8 @@ def _subject(proof: str) -> str:
     return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
-def page(results: dict[str, Result]) -> str:
-    """Return docs/proofs.md."""
+def page(results: dict[str, Result], soaked: list[str]) -> str:
+    """Return docs/proofs.md; `soaked`: the tables of fresh seeds."""
     lines = [
         "# Long proofs", "",
         "`make prove` runs them and writes this page. A proof that passed is run again once the",
@@ -114,6 +92,8 @@ def page(results: dict[str, Result]) -> str:
             f"| `{proof.removeprefix('tests/')}` | {_subject(proof)} | {one.commit} | {one.date} "
             f"| {outcome} | {one.minutes:.1f} |"
         )
+    if soaked:
+        lines += ["", "## Fresh seeds", "", "`make soak` draws seeds anew each time.", "", *soaked]
     return "\n".join(lines) + "\n"
 
 
@@ -133,6 +113,7 @@ def main(minutes: float | None, only: tuple[str, ...]) -> None:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    PAGE.write_text(page(found, soak.shown()))
     with Progress(*columns) as progress:
         bar = progress.add_task("proofs", total=len(wanted), completed=len(wanted) - len(missing))
         for proof in missing:
@@ -145,7 +126,7 @@ def main(minutes: float | None, only: tuple[str, ...]) -> None:
                 file.write(json.dumps(asdict(result)) + "\n")
             progress.console.print(f"{proof}: {result.outcome} in {result.minutes:.1f} min")
             progress.advance(bar)
-            PAGE.write_text(page(found))
+            PAGE.write_text(page(found, soak.shown()))
     failed = [one for one, result in found.items() if not result.holds]
     if failed:
         sys.exit(f"{len(failed)} failed, their output is in {RESULTS.name}/: {', '.join(failed)}")

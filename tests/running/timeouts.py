@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+from tests.running import left
+
 SECONDS = 600
 """The limit of a setup, a call or a teardown: several times the slowest on a busy machine."""
 SECONDS_LONG = 4 * 3600
@@ -46,9 +48,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    left.look()
     return (yield from _limited(item))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    return (yield from _limited(item))
+    try:
+        return (yield from _limited(item))
+    finally:
+        if commands := left.end_left():
+            pytest.fail(f"the test left processes behind: {commands}")

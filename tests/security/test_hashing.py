@@ -28,7 +28,7 @@ class Site:
         return tasks
 
     def __call__(self, address: str) -> None:
-        assert self.go.wait(5)
+        assert self.go.wait(60)
         self.had.append(address)
 
 

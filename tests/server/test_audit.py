@@ -11,7 +11,8 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import RequestHeader
 from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
-from kproxy.server.audit import audit, only_refused
+from kproxy.server.api_table import APIS
+from kproxy.server.audit import AUDITED, audit, only_refused
 from kproxy.worker.request import Request
 from tests import bodies
 from tests.bodies import creation
@@ -80,3 +81,29 @@ async def test_client_that_leaves_before_the_answer_is_logged() -> None:
         work.cancel()
         await asyncio.wait([work])
     assert [log["event"] for log in logs] == ["admin_request"]
+
+
+NOT_AUDITED = frozenset({
+    # Data, groups and logins: as many as there are records.
+    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE, ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE,
+    # Events of their own.
+    ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    # Refused, or without effect.
+    ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.UNREGISTER_BROKER, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+})  # fmt: skip
+_READS = ("DESCRIBE", "LIST", "METADATA", "FIND", "API_VERSIONS", "OFFSET_F")
+
+
+def test_each_api_is_audited_or_says_why_not() -> None:
+    changing = {
+        api.key for api in APIS if not any(word in api.key.name for word in _READS)
+    }  # fmt: skip
+    assert changing == AUDITED | NOT_AUDITED
+    assert not AUDITED & NOT_AUDITED

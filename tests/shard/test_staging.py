@@ -37,6 +37,7 @@ def staged_by(tmp_path: Path, shard: Shard) -> Staging:
 async def test_rows_that_change_meanwhile_are_linked_again(
     tmp_path: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """FAULT: a table that a compaction had just noted was missing in a backup."""
     tables, asked = RocksKv.tables, 0
 
     def changing(kv: RocksKv) -> frozenset[str]:
@@ -44,10 +45,11 @@ async def test_rows_that_change_meanwhile_are_linked_again(
         asked += 1
         if asked == 1:
             return frozenset({"000000.sst"})  # it is gone when it is to be linked
-        if asked == 3:  # behind what was linked
+        named = tables(kv)
+        if asked == 2:  # noted by RocksDB, and not named yet
             kv.write({b"b": b"2"})
             kv.flush()
-        return tables(kv)
+        return named
 
     monkeypatch.setattr(RocksKv, "tables", changing)
     async with staged_by(tmp_path, shard).staged() as values:
@@ -55,7 +57,7 @@ async def test_rows_that_change_meanwhile_are_linked_again(
         found = {Path(one.name).name for one in sources(Path(values["path"]), values["log"])}
         assert tables(shard.kv) <= found
         assert len(tables(shard.kv)) == 2
-    assert asked == 5
+    assert asked == 3
     assert not (tmp_path / "backup-staging").exists()
 
 

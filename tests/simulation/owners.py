@@ -5,6 +5,7 @@ never hear which.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -95,8 +96,10 @@ class Owner:
                 if dice >= 0.02:
                     self.world.land(envelope)
                 if dice < 0.04:
+                    self.world.happened["an append lost" if dice < 0.02 else "its answer lost"] += 1
                     self.give_up(envelope)
                 elif dice < 0.08 and envelope.kind != Kind.CLAIM:  # once more, some time
+                    self.world.happened["an append sent again"] += 1
                     self.outgoing.insert(self.rng.randrange(self.last_place() + 1), envelope)
             self.more_to_send = anyio.Event()
             await self.more_to_send.wait()
@@ -155,6 +158,7 @@ class OwnedWorld(Generic[AnOwner]):
         self.landed = anyio.Event()
         self.workers: list[AnOwner] = []
         self.lives = 0
+        self.happened: Counter[str] = Counter()
 
     def new_worker(self, number: int) -> AnOwner:
         """Return an owner that has read the log."""
@@ -166,6 +170,11 @@ class OwnedWorld(Generic[AnOwner]):
 
     def land(self, envelope: Envelope) -> Outcome:
         """Append an envelope to the log, where it is durable."""
+        if envelope.kind == Kind.CLAIM and self.trouble:
+            others = [one for one in self.owners() if one.number != envelope.writer]
+            amid = any(one.tickets for one in others)
+            self.happened["taken over amid appends" if amid else "taken over"] += 1
+            self.happened["taken over from several"] += len(others) > 1
         self.log.append(envelope)
         outcome = self.apply(envelope)
         landed, self.landed = self.landed, anyio.Event()
@@ -198,10 +207,12 @@ class OwnedWorld(Generic[AnOwner]):
             worker = self.rng.choice(self.workers)
             dice = self.rng.random()
             if dice < 0.3:
+                self.happened["crashed amid appends" if worker.tickets else "crashed"] += 1
                 worker.crash()
                 self.workers.remove(worker)
                 worker = self.start_worker()
             elif dice < 0.6:
+                self.happened["owner stalled" if worker.shard.serving else "other stalled"] += 1
                 worker.stalled_until = anyio.current_time() + self.rng.choice((0.3, 1.5, 5.0))
                 worker = self.rng.choice(self.workers)
             worker.claim()

@@ -56,9 +56,13 @@ def see(run: Callable[[int], object], seeds: Iterable[int], *also: type[Exceptio
 
 
 SEEN_AT = {
+    "a_commit_of_any_epoch_is_taken": 6,
+    "a_group_goes_on_though_its_log_failed": 6,
+    "a_group_is_changed_whatever_it_is_by_now": 4,
     "a_local_copy_that_is_not_held_against_the_log": 8,
     "a_marker_ends_whatever_is_open": 4,
     "a_plain_commit_supersedes_nothing": 9,
+    "a_static_member_comes_back_to_nothing": 4,
     "a_publisher_that_does_not_catch_up_behind_its_fence": 30,
     "an_end_ends_whatever_is_open": 27,
     "an_end_taken_while_none_was_open_ends_any": 27,

@@ -8,12 +8,15 @@ import asyncio
 import random
 import shutil
 import struct
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from kproxy.common.errors import Code
 from kproxy.config.server import Config
 from kproxy.protocol.batch import read_header
 from kproxy.shard import copier
@@ -34,7 +37,7 @@ from kproxy.virtual.rows.queues import partition_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.commands import command
 from tests.present import present
-from tests.simulation.seeds import named, see, seeds
+from tests.simulation.seeds import see, seeds, sums
 from tests.virtual.model import Model
 from tests.wire import batch
 
@@ -52,13 +55,12 @@ class Simulation:
         self.directory = directory
         self.model = Model()
         self.ids = 0
-        self.dropped = 0
         self.sequences: dict[tuple[tuple[bytes, int], int], int] = {}
         self.last: dict[tuple[bytes, int], bytes] = {}
         self.now_ms = 0
         self.by_time_from = self.rng.randrange(150)  # a level is put in force
         self.idle: list[tuple[PartitionKey, int, int, object]] = []
-        self.forgotten = 0
+        self.done: Counter[str] = Counter()
         self.config = Config(
             disk_free_bytes_min=1, segment_bytes=40_000, rows_cached_max=8, sync="never"
         )
@@ -69,7 +71,7 @@ class Simulation:
         self.check(shard)
         before = set(shard.segments.ids)
         # Now and then the disk has no room for a flush.
-        shard.disk_space.fits = lambda wanted: self.rng.random() < 0.6  # type: ignore[method-assign]
+        shard.disk_space.fits = self.has_room  # type: ignore[method-assign]
         keeper = Housekeeper(shard, self.config)
         with anyio.CancelScope() as crash:
             async with anyio.create_task_group() as tasks:
@@ -77,7 +79,7 @@ class Simulation:
                 for _ in range(STEPS):
                     await self.step(shard, keeper)
                 self.check(shard)
-                self.dropped += len(before - set(shard.segments.ids))
+                self.done["segments freed"] += len(before - set(shard.segments.ids))
                 crash.cancel()
         # RocksDB flushes at a close: what a kill leaves is a copy of the files as they are now.
         active = shard.segments.path(shard.segments.active).name
@@ -87,8 +89,14 @@ class Simulation:
         shard.segments.close()
         self.directory = survived
         if self.rng.random() < 0.5:  # a commit that was under way
+            self.done["a commit cut off"] += 1
             with (survived / "log" / active).open("ab") as file:
                 file.write(self.rng.randbytes(self.rng.randrange(1, 80)))
+
+    def has_room(self, wanted: int) -> bool:
+        found = self.rng.random() < 0.6
+        self.done["room for a flush" if found else "no room for a flush"] += 1
+        return found
 
     async def step(self, shard: Shard, keeper: Housekeeper) -> None:
         dice = self.rng.random()
@@ -103,6 +111,7 @@ class Simulation:
         for envelope, outcome in zip(envelopes, outcomes, strict=True):
             code, number = self.model.apply(envelope)
             assert outcome.code == code, envelope
+            self.done[f"{Kind(envelope.kind).name}: {Code(outcome.code).name}"] += 1
             if number is not None and envelope.kind != Kind.PRODUCER_ID:
                 assert outcome.number == number, envelope
 
@@ -115,7 +124,7 @@ class Simulation:
                 part = self.model.partitions[key[0]][key[1]]
                 assert part.sent[producer_id] == sent, "it was used since"
                 self.model.forget(*key, producer_id)
-                self.forgotten += 1
+                self.done["forgotten"] += 1
         self.idle = []
         for found, data in shard.kv.scan(*RowKind.PRODUCER.range()):
             key, producer_id = partition_of(found), producer_id_of(data)
@@ -161,6 +170,7 @@ class Simulation:
         self.now_ms += 1
         time_ms = self.now_ms if self.now_ms > self.by_time_from else 0
         if key in self.last and self.rng.random() < 0.2:
+            self.done["sent again"] += 1
             return Envelope(Kind.APPEND, queue, index, time_ms=time_ms, body=self.last[key])
         count = self.rng.randrange(1, 4)
         producer_id = self.rng.randrange(1, 4)
@@ -214,23 +224,32 @@ def still_options(cache_bytes: int) -> Any:
 real_options = rocks_module._options
 
 
+def crashing(patch: pytest.MonkeyPatch, directory: Path) -> Callable[[int], Mapping[str, int]]:
+    """Return a run of a seed."""
+    patch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
+    patch.setattr(copier, "_COPY_BYTES", 5000)
+    patch.setattr(rocks_module, "_options", still_options)
+
+    async def live(simulation: Simulation) -> None:
+        for _ in range(LIVES):
+            await simulation.live()
+
+    def run(seed: int) -> Mapping[str, int]:
+        simulation = Simulation(directory / str(seed), seed)
+        asyncio.run(live(simulation))
+        assert simulation.ids > 1
+        return simulation.done
+
+    return run
+
+
 @seeds(30, long=1000)
-async def test_nothing_is_lost_or_changed_by_crashes(
+def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "_WORTH_FREEING_BYTES", 1000)
-    monkeypatch.setattr(copier, "_COPY_BYTES", 5000)
-    monkeypatch.setattr(rocks_module, "_options", still_options)
-    dropped = forgotten = 0
-    for seed in seeds:
-        with named(seed):
-            simulation = Simulation(tmp_path / str(seed), seed)
-            for _ in range(LIVES):
-                await simulation.live()
-            assert simulation.ids > 1
-            dropped += simulation.dropped
-            forgotten += simulation.forgotten
-    assert min(dropped, forgotten) > 0  # a rare seed meets a full disk at each flush
+    done = sums(crashing(monkeypatch, tmp_path), seeds)
+    # A rare seed meets a full disk at each flush.
+    assert min(done["segments freed"], done["forgotten"]) > 0
 
 
 def _whoever_is_named_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ It must be the owner's state: the same rows, the same batches in the same places
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,9 +60,13 @@ OF_QUEUES = b"kflASCMW"
 
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_shortly(monkeypatch)
+
+
+def look_shortly(patch: pytest.MonkeyPatch) -> None:
     """Have looks for anchors remember the rows that they passed over after two batches."""
-    monkeypatch.setattr(snapshot, "_ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(reindex, "_ROWS_AT_ONCE", 2)
+    patch.setattr(snapshot, "_ROWS_AT_ONCE", 2)
+    patch.setattr(reindex, "_ROWS_AT_ONCE", 2)
 
 
 def place_of(log_offset: int, envelope: Envelope) -> LogLocation:
@@ -132,6 +137,7 @@ class Simulation:
         self.by_time_from = self.rng.randrange(STEPS)  # a level is put in force
         self.done = dict.fromkeys(("rebuilt", "trimmed", "copied", "compacted", "forgotten"), 0)
         self.seen = self.done
+        self.became: Counter[str] = Counter()
 
     async def run(self) -> None:
         for _ in range(STEPS):
@@ -155,7 +161,7 @@ class Simulation:
             else:
                 self.owner.apply(self.envelope())
         self.rebuild()
-        fold_twice(self.owner.log, SHARD, SHARDS, place=place_of)
+        self.became = fold_twice(self.owner.log, SHARD, SHARDS, place=place_of)
 
     # -- what an owner does beside its work
 

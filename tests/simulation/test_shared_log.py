@@ -6,6 +6,7 @@ the fold of the log, byte for byte, and every outcome that was answered that of 
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import MemoryShard
-from tests.simulation.seeds import named, seeds
+from tests.simulation.seeds import seeds, sums
 from tests.simulation.twice import fold_twice
 from tests.wire import batch
 
@@ -58,7 +59,7 @@ class Simulation:
         self.lives = 0
         self.workers = [self.born() for _ in range(WORKERS)]
         self.sequences = dict.fromkeys(QUEUES, 0)
-        self.answered = 0
+        self.done: Counter[str] = Counter()
 
     def born(self) -> Worker:
         self.lives += 1
@@ -93,12 +94,16 @@ class Simulation:
         _, envelope = self.flying.pop(at)
         if self.rng.random() < 0.05:
             owner.sequencer.unreported(envelope.counter)
+            self.done["lost"] += 1
             return
         if self.rng.random() < 0.95:  # else the report is lost: the reader will bring it
             owner.reports.append((envelope.counter, len(self.log)))
+        else:
+            self.done["not reported"] += 1
         self.log.append(envelope)
         if self.rng.random() < 0.03:  # a producer that was not idempotent sent it again
             self.log.append(envelope)
+            self.done["landed twice"] += 1
 
     def report(self, worker: Worker) -> None:
         if worker.reports:
@@ -115,9 +120,12 @@ class Simulation:
     def give_up(self, worker: Worker) -> None:
         if worker.counter:
             worker.sequencer.unreported(self.rng.randrange(worker.counter))
+            self.done["given up"] += 1
 
     def die(self, worker: Worker) -> None:
         """Restart a worker as another writer, which knows nothing; its appends may still land."""
+        amid = any(flight[0] is worker for flight in self.flying)
+        self.done["died amid appends" if amid else "died"] += 1
         self.workers[self.workers.index(worker)] = self.born()
 
     def envelope(self) -> Envelope:
@@ -140,7 +148,7 @@ class Simulation:
         return Envelope(Kind.APPEND, queue, 0, time_ms=self.rng.randrange(3), body=body)
 
     def check(self) -> None:
-        fold_twice(self.log)
+        self.done += fold_twice(self.log)
         truth = MemoryShard()
         outcomes = [truth.apply(envelope) for envelope in self.log]
         for worker in self.workers:
@@ -151,17 +159,17 @@ class Simulation:
                 landed = self.log[offset]
                 assert (landed.writer, landed.counter) == (worker.life, counter)
                 assert outcome == outcomes[offset]
-            self.answered += sum(
+            self.done["answered"] += sum(
                 outcome.code == Code.NONE for _, outcome in worker.answers.values()
             )
 
 
+def run(seed: int) -> Counter[str]:
+    simulation = Simulation(seed)
+    simulation.run()
+    return simulation.done
+
+
 @seeds(1000, each=100)
 def test_all_workers_agree_with_the_log(seeds: range) -> None:
-    answered = 0
-    for seed in seeds:
-        with named(seed):
-            simulation = Simulation(seed)
-            simulation.run()
-            answered += simulation.answered
-    assert answered > 200
+    assert sums(run, seeds)["answered"] > 200

@@ -6,10 +6,12 @@ envelopes that a disk or a cluster takes in one go; on recovery after many.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 
-from kproxy.virtual.commands.envelope import Envelope
+from kproxy.common.errors import Code
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.state import State
@@ -28,8 +30,12 @@ def _place(log_offset: int, envelope: Envelope) -> LogLocation:
 def fold_twice(
     log: Sequence[Envelope], shard: int = 0, shards: int = 1, *, shared: bool = True,
     first_rows: Mapping[bytes, bytes] | None = None, seed: int = 0, place: Place = _place,
-) -> None:  # fmt: skip
-    """Fold a log with changes written after each envelope, and after some: the same rows."""
+) -> Counter[str]:  # fmt: skip
+    """Fold a log with changes written after each envelope, and after some: the same rows.
+
+    Return how often what became of a kind of envelope, as in "APPEND: NONE".
+    """
+    became: Counter[str] = Counter()
 
     def rows(written_after: Iterator[int], cached: int) -> dict[bytes, bytes]:
         kv = DictKv(dict(first_rows or {}))
@@ -37,7 +43,8 @@ def fold_twice(
         fold = Fold(state, ShardId(shard), shards, shared=shared)
         left = next(written_after)
         for log_offset, envelope in enumerate(log):
-            fold.apply(log_offset, envelope, place(log_offset, envelope))
+            outcome = fold.apply(log_offset, envelope, place(log_offset, envelope))
+            became[f"{Kind(envelope.kind).name}: {Code(outcome.code).name}"] += 1
             left -= 1
             if not left:
                 kv.write(state.drain())
@@ -48,5 +55,7 @@ def fold_twice(
 
     rng = random.Random(seed)
     one = rows(repeat(1), 1000)
+    found = Counter(became)
     other = rows(iter(lambda: rng.choice((1, 2, 7, _MANY)), 0), 3)
     assert not (wrong := differing(other, one)), f"rows depend on when they are written: {wrong}"
+    return found

@@ -60,11 +60,11 @@ async def join(coordinator: Coordinator, asked: JoinRequest) -> dict[str, Any]:
     found, head = await coordinator.load(asked.group_id), coordinator.head(asked.group_id)
     if asked.member_id and found is None and (head is None or head.kind != "share"):
         raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-    if isinstance(found, ConsumerGroup) and found.members:
-        with CancelScope(shield=True):  # finish the logging
-            answer = await _join_consumer_group(coordinator, found, asked)
-        return answer  # noqa: RET504 (mypy sees that the scope might end it)
     group = await coordinator.open_classic(asked.group_id)
+    if isinstance(group, ConsumerGroup):
+        with CancelScope(shield=True):  # finish the logging
+            answer = await _join_consumer_group(coordinator, group, asked)
+        return answer  # noqa: RET504 (mypy sees that the scope might end it)
     try:
         waiting = await _join(coordinator, group, asked)
     except KafkaError:

@@ -1,6 +1,6 @@
 // Share groups with Kafka's Java client.
 //   Shares look ADDRESS PREFIX                       what each step gives, a line each
-//   Shares work ADDRESS GROUP NOTES SEED QUEUE...    a member as in work.py, until it fails
+//   Shares work ADDRESS GROUP HISTORY PROCESS SEED QUEUE...    a member as in work.py, until it fails
 import java.io.FileOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -201,61 +201,65 @@ public class Shares {
 
     // The same as work.py.
 
-    static FileOutputStream notes;
-    static final StringBuilder lines = new StringBuilder();
+    static FileOutputStream history;
+    static String process;
+    static long events;
 
-    static void note(String kind, Object... words) {
-        lines.append(kind).append(' ').append(System.nanoTime());
-        for (var word : words) lines.append(' ').append(word);
-        lines.append('\n');
+    static void event(String type, String f, long id, long time, Collection<String> values) throws Exception {
+        var line = String.format("{\"process\": \"%s\", \"type\": \"%s\", \"f\": \"%s\", \"id\": %d, \"time\": %d, \"value\": [%s]}\n",
+            process, type, f, id, time, String.join(", ", values));
+        history.write(line.getBytes(StandardCharsets.UTF_8));
     }
 
-    static void writeNotes() throws Exception {
-        if (lines.length() == 0) return;
-        notes.write(lines.toString().getBytes(StandardCharsets.UTF_8));
-        notes.getFD().sync();
-        lines.setLength(0);
+    static String item(String queue, int partition, long offset, String... more) {
+        var parts = new StringBuilder("[\"" + queue + "\", " + partition + ", " + offset);
+        for (var one : more) parts.append(", ").append(one);
+        return parts.append("]").toString();
     }
 
-    static String key(String queue, int partition, long offset) {
-        return queue + " " + partition + " " + offset;
+    static String quoted(String text) {
+        return "\"" + text + "\"";
     }
 
-    static void work(String group, String path, long seed, List<String> queues) throws Exception {
-        notes = new FileOutputStream(path, true);
-        note("born");
-        writeNotes();
+    static void work(String group, String path, String name, long seed, List<String> queues) throws Exception {
+        history = new FileOutputStream(path, true);
+        process = name;
+        event("info", "join", events, System.nanoTime(), List.of());
         var random = new Random(seed);
         var waiting = new HashSet<String>();
+        var answers = new ArrayList<String>();
         var member = member(group, queues, "max.poll.records", "20", "default.api.timeout.ms", "20000");
         member.setAcknowledgementCommitCallback((offsets, error) -> offsets.forEach((id, some) -> some.forEach(offset -> {
-            var record = key(id.topic(), id.partition(), offset);
-            waiting.remove(record);
-            if (error == null) note("done", record); else note("failed", record, Errors.forException(error).name());
+            waiting.remove(item(id.topic(), id.partition(), offset));
+            answers.add(item(id.topic(), id.partition(), offset, error == null ? "null" : quoted(Errors.forException(error).name())));
         })));
         while (true) {
             var records = new ArrayList<ConsumerRecord<String, String>>();
+            long began = System.nanoTime();
             member.poll(SOON).forEach(records::add);
-            writeNotes();
-            for (var one : records)
-                note("given", key(one.topic(), one.partition(), one.offset()), one.deliveryCount().get(), one.value());
-            writeNotes();
-            var said = new ArrayList<AcknowledgeType>();
+            if (records.isEmpty()) continue;
+            var given = new ArrayList<String>();
+            var types = new ArrayList<AcknowledgeType>();
+            var said = new ArrayList<String>();
             for (var one : records) {
+                given.add(item(one.topic(), one.partition(), one.offset(), quoted(one.value()), "" + one.deliveryCount().get()));
                 int number = random.nextInt(100);
                 if (Integer.parseInt(one.value()) % 100 == 0) number = 80;  // poison
-                said.add(number < 75 ? AcknowledgeType.ACCEPT : number < 92 ? AcknowledgeType.RELEASE : AcknowledgeType.REJECT);
-                var record = key(one.topic(), one.partition(), one.offset());
-                waiting.add(record);
-                note("says", record, said.get(said.size() - 1));
+                types.add(number < 75 ? AcknowledgeType.ACCEPT : number < 92 ? AcknowledgeType.RELEASE : AcknowledgeType.REJECT);
+                waiting.add(item(one.topic(), one.partition(), one.offset()));
+                var type = types.get(types.size() - 1).toString().toLowerCase();
+                said.add(item(one.topic(), one.partition(), one.offset(), quoted(type)));
             }
-            writeNotes();
-            if (!records.isEmpty()) Thread.sleep(random.nextInt(200));
-            for (int i = 0; i < records.size(); i++) member.acknowledge(records.get(i), said.get(i));
+            event("invoke", "acquire", ++events, began, List.of());
+            event("ok", "acquire", events, System.nanoTime(), given);
+            Thread.sleep(random.nextInt(200));
+            answers.clear();
+            event("invoke", "acknowledge", ++events, System.nanoTime(), said);
+            for (int i = 0; i < records.size(); i++) member.acknowledge(records.get(i), types.get(i));
             member.commitSync();
             for (long until = System.currentTimeMillis() + 5000; !waiting.isEmpty() && System.currentTimeMillis() < until;)
                 member.commitSync();  // which calls back
-            writeNotes();
+            event("ok", "acknowledge", events, System.nanoTime(), answers);
             if (!waiting.isEmpty()) throw new IllegalStateException("no answer");
         }
     }
@@ -264,7 +268,7 @@ public class Shares {
         address = args[1];
         try {
             if (args[0].equals("look")) look(args[2]);
-            else work(args[2], args[3], Long.parseLong(args[4]), List.of(args).subList(5, args.length));
+            else work(args[2], args[3], args[4], Long.parseLong(args[5]), List.of(args).subList(6, args.length));
         } catch (Throwable error) {
             error.printStackTrace();
             System.exit(1);

@@ -1,23 +1,30 @@
 // Transactions of Kafka's Java client.
 //   Transactions look ADDRESS PREFIX                       what each step gives, a line each
-//   Transactions process ADDRESS PREFIX SLOT QUEUES RECORDS PAUSE_MS
-//                     copies PREFIX-in-k to PREFIX-out-k exactly once, until it meets an error
+//   Transactions process ADDRESS PREFIX SLOT QUEUES RECORDS PAUSE_MS HISTORIES
+//                     copies PREFIX-in-k to PREFIX-out-k exactly once, until it meets an error,
+//                     and records it in a file of HISTORIES (tests/histories/operations.py)
+import java.io.FileOutputStream;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.Consumer;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -197,27 +204,78 @@ public class Transactions {
         }
     }
 
-    static void process(String prefix, String slot, int queues, int count, long pauseMs) throws Exception {
+    static FileOutputStream history;
+    static String process;
+    static long events;
+
+    static void event(String type, String f, long id, long time, Collection<String> values, String more) throws Exception {
+        var line = String.format("{\"process\": \"%s\", \"type\": \"%s\", \"f\": \"%s\", \"id\": %d, \"time\": %d%s, \"value\": [%s]}\n",
+            process, type, f, id, time, more, String.join(", ", values));
+        history.write(line.getBytes(StandardCharsets.UTF_8));
+    }
+
+    static String sent(String queue, Object offset, String value) {
+        return "[\"send\", \"" + queue + "\", 0, " + offset + ", \"" + value + "\"]";
+    }
+
+    static ConsumerRebalanceListener listener() {
+        return new ConsumerRebalanceListener() {
+            public void onPartitionsRevoked(Collection<TopicPartition> parts) {}
+
+            public void onPartitionsAssigned(Collection<TopicPartition> parts) {
+                var some = new ArrayList<String>();
+                for (var part : parts) some.add("[\"" + part.topic() + "\", " + part.partition() + ", null]");
+                try {
+                    event("ok", "assign", ++events, System.nanoTime(), some, "");
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+            }
+        };
+    }
+
+    static void process(String prefix, String slot, int queues, int count, long pauseMs, String histories) throws Exception {
+        process = slot + "." + ProcessHandle.current().pid();
+        history = new FileOutputStream(histories + "/" + process + ".jsonl", true);
         var reader = consumer(prefix, "read_committed", "group.instance.id", slot, "session.timeout.ms", "6000",
             "heartbeat.interval.ms", "500", "max.poll.records", "" + count);
         var producer = producer(prefix + "-" + slot, "transaction.timeout.ms", "10000");
         var names = new ArrayList<String>();
         for (int i = 0; i < queues; i++) names.add(prefix + "-in-" + i);
-        reader.subscribe(names);
+        reader.subscribe(names, listener());
         for (int number = 1; ; Thread.sleep(pauseMs)) {
+            long began = System.nanoTime();
             var records = reader.poll(SOON);
             if (records.isEmpty()) continue;
+            var polled = new ArrayList<String>();
+            for (var one : records) polled.add("[\"" + one.topic() + "\", " + one.partition() + ", " + one.offset() + ", \"" + one.value() + "\"]");
+            event("invoke", "poll", ++events, began, List.of(), "");
+            event("ok", "poll", events, System.nanoTime(), polled, "");
             for (boolean commit : number++ % 7 == 0 ? new boolean[] {false, true} : new boolean[] {true}) {
+                var copies = new ArrayList<ProducerRecord<String, String>>();
+                var planned = new ArrayList<String>();
                 var positions = new HashMap<TopicPartition, OffsetAndMetadata>();
-                producer.beginTransaction();
                 for (var record : records) {
                     var value = commit ? record.value() : "aborted " + record.value();
-                    producer.send(new ProducerRecord<>(record.topic().replace("-in-", "-out-"), value));
+                    copies.add(new ProducerRecord<>(record.topic().replace("-in-", "-out-"), value));
+                    planned.add(sent(copies.get(copies.size() - 1).topic(), null, value));
                     positions.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
                 }
+                event("invoke", "txn", ++events, System.nanoTime(), planned, "");
+                producer.beginTransaction();
+                var written = new ArrayList<Future<RecordMetadata>>();
+                for (var copy : copies) written.add(producer.send(copy));
                 producer.sendOffsetsToTransaction(positions, reader.groupMetadata());
                 producer.flush();
+                var steps = new ArrayList<String>();
+                for (int i = 0; i < copies.size(); i++) {
+                    var offset = written.get(i).get().offset();
+                    steps.add(sent(copies.get(i).topic(), offset < 0 ? null : offset, copies.get(i).value()));
+                }
+                positions.forEach((part, at) -> steps.add("[\"commit\", \"" + prefix + "\", \"" + part.topic() + "\", 0, " + at.offset() + "]"));
+                var asked = ", \"asked\": " + System.nanoTime();
                 if (commit) producer.commitTransaction(); else producer.abortTransaction();
+                event(commit ? "ok" : "fail", "txn", events, System.nanoTime(), steps, asked);
             }
         }
     }
@@ -226,7 +284,7 @@ public class Transactions {
         address = args[1];
         try {
             if (args[0].equals("look")) look(args[2]);
-            else process(args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5]), Long.parseLong(args[6]));
+            else process(args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5]), Long.parseLong(args[6]), args[7]);
         } catch (Throwable error) {
             error.printStackTrace();
             System.exit(1);

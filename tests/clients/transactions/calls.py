@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -73,11 +74,18 @@ def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
 def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dict[str, int]:
     """Return the reader's end of each queue's partition 0."""
     client = admin(address)  # it has to live until it has answered
-    asked = client.list_offsets(
-        {TopicPartition(queue, 0): OffsetSpec.latest() for queue in queues},
-        isolation_level=_LEVELS[isolation],
-    )
-    return {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+    parts = [TopicPartition(queue, 0) for queue in queues]
+
+    def answered() -> dict[str, int] | None:
+        """Return nothing where a server stands still: librdkafka gives -1001, and no error."""
+        asked = client.list_offsets(
+            {part: OffsetSpec.latest() for part in parts}, isolation_level=_LEVELS[isolation]
+        )
+        found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+        return None if OFFSET_INVALID in found.values() else found
+
+    found: dict[str, int] = eventually(answered, WAIT_S)
+    return found
 
 
 def settle(address: str, queues: Iterable[str], seconds: float = WAIT_S) -> None:

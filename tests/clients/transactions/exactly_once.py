@@ -1,40 +1,50 @@
 """Records from queues into queues exactly once, while clients die; and who checks it afterwards.
 
-    python -m tests.clients.transactions.exactly_once ADDRESS PREFIX SLOT QUEUES RECORDS PAUSE_MS
+    python -m tests.clients.transactions.exactly_once ADDRESS PREFIX SLOT QUEUES RECORDS PAUSE_MS \
+        HISTORIES
 
 copies PREFIX-in-k to PREFIX-out-k with librdkafka, a transaction for each handful of records, and
-each seventh is aborted once before it is committed. A processor that meets an error ends, as many
+each seventh is aborted once before it is committed. It records that in a file of HISTORIES, as
+does who fills and who reads (`tests/histories`). A processor that meets an error ends, as many
 do: its successor in the same slot begins where the committed offsets are. `Transactions.java` does
 it too.
 """
 
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer
 
-from tests.clients.calls import WAIT_S, create
+from tests.clients.calls import create
 from tests.clients.transactions.calls import (
     COMMITTED,
-    abort,
-    commit,
+    UNCOMMITTED,
     committed_offsets,
+    ends,
     read,
     transactional,
 )
-from tests.harness import KAFKA_JAVA, KAFKA_LIBS, ROOT, need, need_program
+from tests.clients.transactions.processes import Processes
+from tests.clients.transactions.recorded import Transaction, places, poll
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need, need_program
+from tests.histories.operations import Recorder
 
 JAVA_PROGRAM = Path(__file__).with_name("Transactions.java")
 AT_ONCE = 100  # records of a transaction that fills the input
 ABORTED_EACH = 7  # one transaction of a processor in so many
 
 
-def process(address: str, prefix: str, slot: str, queues: int, count: int, pause_s: float) -> None:
+def process(
+    address: str, prefix: str, slot: str, queues: int, count: int, pause_s: float, histories: Path
+) -> None:
     """Work until something fails."""
+    name = f"{slot}.{os.getpid()}"
+    recorder = Recorder(histories / f"{name}.jsonl", name)
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": prefix, "group.instance.id": slot,
          "session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "isolation.level": COMMITTED,
@@ -42,31 +52,31 @@ def process(address: str, prefix: str, slot: str, queues: int, count: int, pause
          "reconnect.backoff.max.ms": 200}
     )  # fmt: skip
     producer = transactional(address, f"{prefix}-{slot}", **{"transaction.timeout.ms": 10_000})
-    consumer.subscribe([f"{prefix}-in-{number}" for number in range(queues)])
+    consumer.subscribe(
+        [f"{prefix}-in-{number}" for number in range(queues)],
+        on_assign=lambda _, parts: recorder.event("ok", "assign", places(parts)),
+    )
     number = 0
     while True:
-        messages = [one for one in consumer.consume(count, 0.2) if not one.error()]
+        messages = poll(recorder, consumer, count, 0.2)
         if not messages:
             continue
         number += 1
-        if number % ABORTED_EACH == 0:
-            _copy(producer, consumer, messages, b"aborted ")
-            producer.abort_transaction(WAIT_S)
-        _copy(producer, consumer, messages)
-        producer.commit_transaction(WAIT_S)
+        positions = {one.topic() or "": (one.offset() or 0) + 1 for one in messages}
+        for mark in (b"aborted ", b"") if number % ABORTED_EACH == 0 else (b"",):
+            copies = [
+                ((one.topic() or "").replace("-in-", "-out-"), mark + (one.value() or b""))
+                for one in messages
+            ]
+            copying = Transaction(recorder, producer, copies)
+            for queue, value in copies:
+                copying.send(queue, value)
+            copying.commit_offsets(consumer, prefix, positions)
+            if mark:
+                copying.abort()
+            else:
+                copying.commit()
         time.sleep(pause_s)
-
-
-def _copy(producer: Producer, consumer: Consumer, messages: Sequence, mark: bytes = b"") -> None:
-    positions = {one.topic(): one.offset() + 1 for one in messages}
-    producer.begin_transaction()
-    for one in messages:
-        producer.produce(one.topic().replace("-in-", "-out-"), mark + one.value())
-    producer.send_offsets_to_transaction(
-        [TopicPartition(queue, 0, offset) for queue, offset in positions.items()],
-        consumer.consumer_group_metadata(), WAIT_S,
-    )  # fmt: skip
-    assert producer.flush(WAIT_S) == 0
 
 
 def problems(wanted: Mapping[str, list[bytes]], found: Mapping[str, list[bytes]]) -> list[str]:
@@ -86,10 +96,11 @@ def problems(wanted: Mapping[str, list[bytes]], found: Mapping[str, list[bytes]]
     return said
 
 
-class Work:
+class Work(Processes):
     """Queues with numbered records, and the processes that copy them."""
 
-    def __init__(self, address: str, prefix: str, queues: int) -> None:
+    def __init__(self, address: str, prefix: str, queues: int, histories: Path) -> None:
+        super().__init__(histories.parent / "processors.log")
         self.address, self.prefix = address, prefix
         names = [f"{prefix}-{way}-{n}" for way in ("in", "out") for n in range(queues)]
         self.sources, self.targets = names[:queues], names[queues:]
@@ -97,10 +108,10 @@ class Work:
         self.wanted: dict[str, list[bytes]] = {name: [] for name in self.targets}
         self._written = 0
         self._last: dict[str, int] = {}  # behind the last record: a marker may come after it
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._commands: dict[str, list[str]] = {}
-        self._born: dict[str, float] = {}
-        self.ended = self.killed = 0
+        self._fillers = self._readers = 0
+        self.histories = histories
+        self._recorder = Recorder(histories / "test.jsonl", "test")
+        self._recorder.rules(whole=True)
 
     def fill(self, records: int) -> None:
         """Write records in transactions over all queues.
@@ -108,6 +119,7 @@ class Work:
         Each fifth is aborted and written again.
         """
         producer = transactional(self.address, f"{self.prefix}-fill")
+        self._fillers += 1
         for number, first in enumerate(range(self._written, self._written + records, AT_ONCE)):
             some = []
             for value in range(first, min(first + AT_ONCE, self._written + records)):
@@ -115,10 +127,23 @@ class Work:
                 some.append((self.sources[index], b"%d" % value))
                 self.wanted[self.targets[index]].append(b"%d" % value)
             if number % 5 == 0:
-                abort(producer, [(queue, b"aborted in " + value) for queue, value in some])
-            last = commit(producer, some)
+                self._write(producer, [(queue, b"aborted in " + value) for queue, value in some])
+            last = self._write(producer, some, commit=True)
             self._last |= {queue: offset + 1 for queue, offset in last.items()}
         self._written += records
+
+    def _write(
+        self, producer: Producer, some: list[tuple[str, bytes]], *, commit: bool = False
+    ) -> dict[str, int]:
+        """Write records in a transaction; return the offset of the last one in each queue."""
+        writing = Transaction(self._recorder, producer, some, f"filler {self._fillers}")
+        for queue, value in some:
+            writing.send(queue, value)
+        if commit:
+            writing.commit()
+        else:
+            writing.abort()
+        return writing.last()
 
     def start(self, slot: str, client: str, classes: Path, count: int, pause_ms: int) -> None:
         if client == "java":
@@ -129,58 +154,43 @@ class Work:
             ]  # fmt: skip
         else:
             command = [sys.executable, "-m", "tests.clients.transactions.exactly_once"]
-        self._commands[slot] = [
-            *command, self.address, self.prefix, slot, str(len(self.sources)), str(count),
-            str(pause_ms),
-        ]  # fmt: skip
-        self.log = classes / "processors.log"
-        self._begin(slot)
-
-    def _begin(self, slot: str) -> None:
-        with self.log.open("ab") as out:
-            self._processes[slot] = subprocess.Popen(
-                self._commands[slot], cwd=ROOT, stdout=out, stderr=out
-            )
-        self._born[slot] = time.monotonic()
-
-    @property
-    def slots(self) -> list[str]:
-        return list(self._processes)
-
-    def process(self, slot: str) -> subprocess.Popen[bytes]:
-        return self._processes[slot]
-
-    def kill(self, slot: str) -> None:
-        self._processes[slot].kill()
-        self._processes[slot].wait(30)
-        self.killed += 1
-
-    def revive(self) -> None:
-        """Start again who has ended, by itself or not, but none twice a second."""
-        for slot, process in self._processes.items():
-            if process.poll() is not None and time.monotonic() > self._born[slot] + 1:
-                self.ended += 1
-                self._begin(slot)
+        self.run(
+            slot, *command, self.address, self.prefix, slot, str(len(self.sources)), str(count),
+            str(pause_ms), str(self.histories),
+        )  # fmt: skip
 
     def done(self) -> bool:
         """Whether all that is committed in the input was processed, as the group's offsets say."""
+        looking = self._recorder.invoke("offsets")
         try:
-            return committed_offsets(self.address, self.prefix, self.sources) == self._last
+            found = committed_offsets(self.address, self.prefix, self.sources)
         except (KafkaException, TimeoutError):  # pending offsets; a server that is away
+            looking.fail()
             return False
+        looking.ok([self.prefix, [[queue, 0, offset] for queue, offset in found.items()]])
+        return found == self._last
 
-    def stop(self) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.wait(30)
+    def look_at_ends(self) -> None:
+        """Record the ends of all queues, as both kinds of readers see them."""
+        for level in (COMMITTED, UNCOMMITTED):
+            looking = self._recorder.invoke("ends", level)
+            found = ends(self.address, [*self.sources, *self.targets], level)
+            looking.ok([[queue, 0, end] for queue, end in found.items()])
+
+    def read(self, isolation: str = COMMITTED) -> dict[str, list[tuple[int, bytes]]]:
+        """Read all queues, by a consumer of its own."""
+        self._readers += 1
+        reading = self._recorder.invoke("poll", isolation, f"reader {self._readers}")
+        found = read(self.address, [*self.sources, *self.targets], isolation)
+        reading.ok(
+            [[queue, 0, at, value] for queue, some in found.items() for at, value in some]
+        )  # fmt: skip
+        return found
 
     def problems(self, isolation: str = COMMITTED) -> list[str]:
-        found = read(self.address, self.targets, isolation)
+        found = self.read(isolation)
         values = {queue: [value for _, value in seen] for queue, seen in found.items()}
         return problems(self.wanted, values)
-
-    def last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-6000:]
 
 
 def compiled(directory: Path, program: Path = JAVA_PROGRAM) -> Path:
@@ -194,5 +204,6 @@ def compiled(directory: Path, program: Path = JAVA_PROGRAM) -> Path:
 
 
 if __name__ == "__main__":
-    address, prefix, slot, queues, count, pause_ms = sys.argv[1:]
-    process(address, prefix, slot, int(queues), int(count), int(pause_ms) / 1000)
+    address, prefix, slot, queues, count, pause_ms, histories = sys.argv[1:]
+    pause_s = int(pause_ms) / 1000
+    process(address, prefix, slot, int(queues), int(count), pause_s, Path(histories))

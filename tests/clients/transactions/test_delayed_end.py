@@ -45,7 +45,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run)
         self._started = threading.Event()
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     @property
     def address(self) -> str:

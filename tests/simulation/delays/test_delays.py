@@ -1,6 +1,7 @@
 """Seeded: delays as they are delivered, by workers whose clocks jump, over a log that fails."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,27 +18,31 @@ from tests.simulation.seeds import see, seeds, sums
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
     """Have looks run on the loop, a few records at once."""
 
     async def run_sync(work: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
         return work(*args)
 
-    monkeypatch.setattr(looker.to_thread, "run_sync", run_sync)
-    monkeypatch.setattr(delivery, "BATCHES_AT_ONCE", 4)
-    monkeypatch.setattr(splitting, "GROUPS_MAX", 6)
-    monkeypatch.setattr(splitting, "_FEWER", 2)
+    patch.setattr(looker.to_thread, "run_sync", run_sync)
+    patch.setattr(delivery, "BATCHES_AT_ONCE", 4)
+    patch.setattr(splitting, "GROUPS_MAX", 6)
+    patch.setattr(splitting, "_FEWER", 2)
 
 
-def run(seed: int) -> dict[str, int]:
+def run(seed: int) -> Counter[str]:
     world = World(seed)
     asyncio.run(world.run())
-    return {name: getattr(world, name) for name in ("jumps", "takeovers", "retried", "split")}
+    return world.counted()
 
 
 @seeds(40, long=2000)
 def test_each_is_seen_once_in_order_and_never_early(seeds: range) -> None:
     seen = sums(run, seeds)
-    assert min(seen.values()) > 3, seen
+    assert min(seen[name] for name in ("jumps", "takeovers", "retried", "split")) > 3, seen
 
 
 def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ D3: all of this over takeovers, crashes, rebuilt state and deletions; and in the
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,7 @@ class World:
         self.seen: dict[PartitionKey, list[bytes]] = {}
         self.values = self.jumps = self.takeovers = self.retried = self.split = 0
         self.sequences: dict[PartitionKey, int] = {}
+        self.became: Counter[str] = Counter()
         self.deposed: list[SimWorker] = []
         self.worker = self.take_over()
 
@@ -210,7 +212,12 @@ class World:
         for _ in range(STEPS):
             await self.step()
         await self.end()
-        fold_twice(self.log, shared=False, seed=self.seed)
+        self.became = fold_twice(self.log, shared=False, seed=self.seed)
+
+    def counted(self) -> Counter[str]:
+        """Return how often what happened."""
+        names = ("jumps", "takeovers", "retried", "split")
+        return self.became + Counter({name: getattr(self, name) for name in names})
 
     async def step(self) -> None:
         dice = self.rng.random()

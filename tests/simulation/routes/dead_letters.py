@@ -7,9 +7,9 @@ sender hears of it or not. Dead-letter queues grow, and groups are given others.
 real one (`kproxy.shares.dead_letters`).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -49,6 +49,7 @@ from tests.fakes import MemoryShard
 from tests.present import present
 from tests.simulation import virtual_time
 from tests.simulation.owners import UNKNOWN, OwnedShard, OwnedWorld, Owner
+from tests.simulation.twice import fold_twice
 from tests.wire import keyed
 
 SHARDS = 2
@@ -191,6 +192,7 @@ class DeadWorld(OwnedWorld[Life]):
         }
         self.owed: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._rows: set[bytes] = set()
+        self.seen: Counter[str] = Counter()
         self.spread(SOURCE, 4)
         for name in TARGETS:
             self.spread(name, 1, **{ENABLE: "true"})
@@ -242,6 +244,7 @@ class DeadWorld(OwnedWorld[Life]):
         await anyio.sleep(self.rng.random() * 0.02)
         if dice < 0.15:  # nobody knows what becomes of it
             ticket.set_outcomes([UNKNOWN])
+            self.seen["forward lost" if dice < 0.05 else "forward late"] += 1
             if dice < 0.05:
                 return
             await anyio.sleep(self.rng.choice(_LATE_S))
@@ -249,10 +252,12 @@ class DeadWorld(OwnedWorld[Life]):
         if not ticket.done:
             if trouble and self.rng.random() < 0.05:  # it is there, and that is not known
                 outcome = UNKNOWN
+                self.seen["forward not answered"] += 1
             ticket.set_outcomes([outcome])
         if trouble and self.rng.random() < 0.05:
             await anyio.sleep(self.rng.choice(_LATE_S))
             take(envelope)
+            self.seen["forward sent again"] += 1
 
     # -- what happens
 
@@ -311,10 +316,12 @@ class DeadWorld(OwnedWorld[Life]):
                 name = self.rng.choice(TARGETS)
                 queue = self.queues.by_name[name]
                 self.spread(name, min(5, queue.partitions + 1), **{ENABLE: "true"})
+                self.seen["queue grown"] += 1
             else:
                 group = self.rng.choice(GROUPS)
                 if self.rng.random() < 0.4:  # not for so long that what is owed is dropped
                     self.settings[group] = GroupSettings()
+                    self.seen["nowhere to send to"] += 1
                     await anyio.sleep(self.rng.choice((1.0, 3.0)))
                 self.settings[group] = GroupSettings(
                     dead_letter_queue=self.rng.choice(TARGETS),
@@ -343,6 +350,7 @@ class DeadWorld(OwnedWorld[Life]):
 
     def check(self) -> None:
         left = list(self.here.kv.scan(*RowKind.DEAD_LETTER.range()))
+        self.seen["owed"] = sum(map(len, self.owed.values()))
         assert not left, f"{len(left)} are still owed"
         found: dict[tuple[str, int], list[int]] = defaultdict(list)
         ordered: dict[tuple[str, int, str, int], list[int]] = defaultdict(list)
@@ -362,3 +370,16 @@ class DeadWorld(OwnedWorld[Life]):
             order = {offset: at for at, offset in enumerate(self.owed[group, index])}
             places = [order[offset] for offset in offsets]
             assert places == sorted(places), f"{group} {index} is out of order"
+
+
+World = TypeVar("World", bound=DeadWorld)
+
+
+def lived(world: World, seed: int, *, shuffled: bool) -> World:
+    """Run a world to its end, check it, and fold its logs twice."""
+    virtual_time.run(world.run, seed, shuffled=shuffled)
+    world.check()
+    for shard, log in enumerate((world.log, world.elsewhere.log)):
+        world.seen += fold_twice(log, shard, SHARDS, seed=seed)
+    world.seen += world.happened
+    return world

@@ -20,31 +20,29 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.shares import FORWARDED
 from tests.simulation import virtual_time
-from tests.simulation.routes.dead_letters import SHARDS, DeadWorld
+from tests.simulation.routes.dead_letters import SHARDS, DeadWorld, lived
 from tests.simulation.seeds import named, see, seeds
-from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make batches of a few records, so that most runs are cut."""
-    monkeypatch.setattr(dead_letter_sender, "to_thread", virtual_time.Inline)
-    monkeypatch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
-    monkeypatch.setattr(dead_letter_sender, "_LOT", 3)
-    monkeypatch.setattr(dead_letter_sender, "_HELD_MAX", 10)
-    monkeypatch.setattr(dead_letter_sender, "_SETTLED_MAX", 2)
-    monkeypatch.setattr(dead_letter_batches, "_READ_BYTES", 400)
+    patch.setattr(dead_letter_sender, "to_thread", virtual_time.Inline)
+    patch.setattr(dead_letter_sender, "BATCH_BYTES", 900)
+    patch.setattr(dead_letter_sender, "_LOT", 3)
+    patch.setattr(dead_letter_sender, "_HELD_MAX", 10)
+    patch.setattr(dead_letter_sender, "_SETTLED_MAX", 2)
+    patch.setattr(dead_letter_batches, "_READ_BYTES", 400)
 
 
 def run(seed: int, *, shuffled: bool = False) -> DeadWorld:
-    world = DeadWorld(seed)
-    virtual_time.run(world.run, seed, shuffled=shuffled)
-    world.check()
-    for shard, log in enumerate((world.log, world.elsewhere.log)):
-        fold_twice(log, shard, SHARDS, seed=seed)
-    return world
+    return lived(DeadWorld(seed), seed, shuffled=shuffled)
 
 
 @seeds(40, long=500)

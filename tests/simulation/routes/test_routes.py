@@ -7,31 +7,29 @@ import pytest
 
 from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
-from tests.simulation.routes.dead_letters import SHARDS
+from tests.simulation.routes.dead_letters import lived
 from tests.simulation.routes.mistakes import MISTAKES
 from tests.simulation.routes.world import RouteWorld
 from tests.simulation.seeds import named, see, seeds
-from tests.simulation.twice import fold_twice
 
 pytestmark = pytest.mark.usefixtures("small_cuts")
 
 
 @pytest.fixture
 def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make cuts of a few records, in several parts."""
-    monkeypatch.setattr(passage, "to_thread", virtual_time.Inline)
-    monkeypatch.setattr(cutting, "CUT_BYTES", 600)
-    monkeypatch.setattr(cutting, "PART_TARGETS", 2)
-    monkeypatch.setattr(reading, "READ_BYTES", 500)
+    patch.setattr(passage, "to_thread", virtual_time.Inline)
+    patch.setattr(cutting, "CUT_BYTES", 600)
+    patch.setattr(cutting, "PART_TARGETS", 2)
+    patch.setattr(reading, "READ_BYTES", 500)
 
 
 def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
-    world = RouteWorld(seed)
-    virtual_time.run(world.run, seed, shuffled=shuffled)
-    world.check()
-    for shard, log in enumerate((world.log, world.elsewhere.log)):
-        fold_twice(log, shard, SHARDS, seed=seed)
-    return world
+    return lived(RouteWorld(seed), seed, shuffled=shuffled)
 
 
 @seeds(20, long=500)

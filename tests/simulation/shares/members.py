@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kproxy.common.errors import Code
+from kproxy.common.errors import Code, first_of
 from kproxy.loop.pace import Pace
 from kproxy.protocol.batch import control_batch
 from kproxy.shares import share_partition
@@ -363,9 +363,6 @@ def simulated(seed: int, *, shuffled: bool = False) -> Truth:
     try:
         virtual_time.run(main, seed, shuffled=shuffled)
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
-    fold_twice(worlds[0].log, seed=seed)
+        raise first_of(group) from None
+    worlds[0].truth.counted += fold_twice(worlds[0].log, seed=seed) + worlds[0].happened
     return worlds[0].truth

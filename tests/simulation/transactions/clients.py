@@ -359,7 +359,9 @@ def simulated(seed: int, mistakes: Mistakes | None = None) -> World:
         patch.setattr(transaction_fold, "NAMED_MAX", 2)
         world = _run(World(seed, mistakes or Mistakes()))
         for log in world.logs:
-            fold_twice(log.log, log.shard, SHARDS, first_rows=log.first_rows, seed=seed)
+            world.model.counted += fold_twice(
+                log.log, log.shard, SHARDS, first_rows=log.first_rows, seed=seed
+            )
         return world
 
 

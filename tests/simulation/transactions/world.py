@@ -262,9 +262,11 @@ class World:
         for envelope in envelopes:
             last = envelope is envelopes[-1]
             if self._chance(self.conditions.lost):
+                self.model.counted["append lost"] += 1
                 return said  # and nothing behind it
             self.at(after, partial(self._land, shard, envelope, said if last else None))
             if foreign and self._chance(self.conditions.twice):
+                self.model.counted["append sent again"] += 1
                 again = after + self.rng.random() * LATE_S / 2
                 self.at(again, partial(self._land, shard, envelope, None))
             after += self._travels_s()
@@ -276,8 +278,11 @@ class World:
         self.landed += 1
         self._check(shard, envelope, outcome)
         if self.conditions.crash and self.rng.random() < self.conditions.crash:
+            self.model.counted["restarted"] += 1
             log.restart(dict(log.kv.rows) if self.rng.random() < 0.1 else None)
-        if said is not None and not self._chance(self.conditions.unsaid):
+        if said is not None and self._chance(self.conditions.unsaid):
+            self.model.counted["answer lost"] += 1
+        elif said is not None:
             self.at(self._travels_s(), lambda: said.set(outcome))
 
     def appended(self, shard: int, *envelopes: Envelope, foreign: bool = False) -> Acting:

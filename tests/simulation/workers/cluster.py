@@ -5,6 +5,7 @@ import copy
 import random
 import shutil
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class World:
         self.lives: dict[str, Any] = {}  # by the name of a worker's directory
         self.trace: list[tuple[Any, ...]] = []
         self.faults: list[str] = []
+        self.happened: Counter[str] = Counter()
         self.landed: list[tuple[int, int]] = []  # shard and log offset, of all logs in turn
         self._read_logs()
         self._compacted_to = 0
@@ -68,6 +70,7 @@ class World:
     def wipe(self, directory: Path) -> None:
         """Stand in for `rebuild.wipe`."""
         if self.life_of(directory).alive:
+            self.happened["a copy wiped"] += 1
             self._remove(directory)
 
     def lose(self, name: str) -> None:
@@ -121,6 +124,7 @@ class World:
             first = max(self.published[shard].as_of, self.starts[shard], *told[-1:], 0)
             for log_offset in range(self.rng.randint(first, len(log)), len(log)):
                 log[log_offset] = Envelope(Kind.FOREIGN)
+                self.happened["a record lost by a power cut"] += 1
         self._read_logs()
 
     # -- the queues topic
@@ -271,6 +275,7 @@ class SimLink:
             position, end, following = active
             if position < world.starts[partition]:
                 del self._active[partition]
+                world.happened["trimmed past a reader"] += 1
                 following.lost("the log was trimmed")
                 return
             upto = min(end, position + self._rng.choice((1, 5, 50)))
@@ -315,5 +320,6 @@ class SimLink:
         if self._life.alive:
             if offset > self._world.published[partition].seen_as_of:
                 self._world.fault(f"shard {partition} is trimmed to {offset}, without rows for it")
+            self._world.happened["log trimmed"] += offset > starts[partition]
             starts[partition] = max(starts[partition], offset)
         return starts[partition]

@@ -84,7 +84,12 @@ class Simulation:
 
     async def _crash(self) -> None:
         name = self.rng.choice(WORKERS)
-        await self._end(name, with_its_disk=self.rng.random() < self.conditions.disk_lost)
+        life = self.lives[name]
+        for owner in life.shards.owners():
+            self.world.happened[f"crashed while {owner.phase}"] += 1
+        with_its_disk = self.rng.random() < self.conditions.disk_lost
+        self.world.happened["lost its disk" if with_its_disk else "kept its disk"] += 1
+        await self._end(name, with_its_disk=with_its_disk)
         self._assign()
 
     async def _end(self, name: str, *, with_its_disk: bool) -> None:
@@ -107,6 +112,7 @@ class Simulation:
                 for life in self.lives.values():
                     await life.crash()
                 self.world.power_fails()
+                self.world.happened["power failed"] += 1
                 self.clients.power_failed()
                 self.transactions.truth.power_failed()
                 for name in WORKERS:
@@ -114,6 +120,9 @@ class Simulation:
         self._give_out()
 
     async def _move(self) -> None:
+        for life in self.lives.values():
+            for owner in life.shards.owners():
+                self.world.happened[f"moved while {owner.phase}"] += 1
         self._assign()
 
     def _assign(self) -> None:
