@@ -4,7 +4,7 @@
     kproxy.cron    a cron line of five fields, or of six with seconds, in the time of `kproxy.tz`
     kproxy.tz      a name of the IANA time zone database; without it UTC
 
-Of an interval and a cron line the former counts. Times that have passed while nobody could deliver
+An interval counts before a cron line. Times that have passed while nobody could deliver
 are left out: a schedule goes on at its next time from now. By daylight saving a time that does not
 exist comes as soon as it would have, and one that comes twice comes once.
 """

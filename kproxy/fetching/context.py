@@ -8,6 +8,7 @@ import anyio
 
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
+from kproxy.metadata.queue_settings import DEFAULTS
 from kproxy.shard.shard import Shard
 from kproxy.virtual.types import PartitionKey
 
@@ -22,13 +23,16 @@ class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
     __slots__ = (
-        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "shard",
+        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "settings",
+        "shard",
     )  # fmt: skip
 
     def __init__(self, ident: Ident) -> None:
         self.ident = ident
         self.key: PartitionKey | None = None
         self.shard: Shard | None = None
+        self.settings = DEFAULTS
+        """The queue's settings when this was looked at last."""
         self.as_of = -1  # changes of queues that there had been
         self.offset = 0
         self.max_bytes = 0

@@ -15,6 +15,7 @@ from kproxy.common.memory_budget import AnswerBudget
 from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
 from kproxy.loop.pace import Pace
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 
@@ -195,7 +196,7 @@ class Poll:
             self._context.locate(followed, None, None)
             return error.code
         self._context.locate(followed, located.key, located.shard)
-        followed.as_of = as_of
+        followed.settings, followed.as_of = settings_of(located.queue.configs), as_of
         return Code.NONE
 
 

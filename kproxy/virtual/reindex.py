@@ -98,9 +98,7 @@ class Reindex:
                 digest = delay_rows.digest_of(named)
                 if by_key:
                     self._forget_waiting(delay_rows.shown(key), [digest])
-            self._count_on(
-                key, log_offset, read_header(batch), place, number=number, digest=digest
-            )
+            self._count_on(key, log_offset, read_header(batch), place, number=number, digest=digest)
 
     def _forget_waiting(self, key: PartitionKey, digests: Iterable[bytes]) -> None:
         """Remove what waits under keys that another record replaces, or cancels."""

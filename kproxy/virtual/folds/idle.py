@@ -72,4 +72,3 @@ def _is_staged(state: State, key: PartitionKey) -> bool:
     found = state.some(*RowKind.PENDING_BY_PARTITION.range(), _LOOKED_AT_MAX)
     staged = (PENDING_BY_PARTITION.parts(one)[1] for one, _ in found)
     return len(found) == _LOOKED_AT_MAX or key in staged
-
