@@ -96,7 +96,7 @@ class DeleteQueue(Command):
 @of_kind(
     Kind.EXPIRE_QUEUE, DiskUse.ALWAYS, turn, level=LIFE_FROM,
     publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
-    head="queue_id number=end time_ms",
+    answered_across_workers=True, head="queue_id number=end time_ms",
 )  # fmt: skip
 class ExpireQueue(Command):
     """A queue goes as nobody has used it for long, by the shard's owner alone.
