@@ -1,13 +1,14 @@
 """Queue names that templates make, turned back into keys and headers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproxy.metadata.routing import read_template
 from kproxy.tools.routes import decoded
 
 
+@settings(deadline=None, max_examples=100)
 @given(st.binary(min_size=1, max_size=30), st.binary(min_size=1, max_size=30))
 def test_encoded_names_are_turned_back_whatever_their_keys(key: bytes, header: bytes) -> None:
     for text in ("d-{key:%}", "d-{key:hex}", "d-{key:%}.{header:t:%}.x", "{key:hex}g{header:t:%}"):
