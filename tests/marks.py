@@ -28,6 +28,9 @@ LONG = (
     r"clients/security/test_security.py::test_java\[embedded-(PLAIN|SCRAM-SHA-256|OAUTH)",
     r"clients/security/test_security.py::test_java\[on Kafka-(SCRAM|cert)",
     r"clients/security/test_security.py::test_(kafka_python|aiokafka)\[on Kafka",
+    r"clients/security/test_security.py::test_librdkafka_logs_in_again.*\[on Kafka",
+    r"clients/routes/test_routes.py::test_an_entrance_that_keeps_nothing\[kafka",
+    r"clients/routes/test_routes.py::test_so_many_queues_and_no_more\[kafka",
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
@@ -44,6 +47,8 @@ LONG = (
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
     r"spark/test_options.py.*\[(kafka itself|embedded)",
     r"spark/test_(spark|transactions).py.*\[embedded",
+    # One way of slicing serves all requests that list topics.
+    r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )

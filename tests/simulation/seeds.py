@@ -1,6 +1,6 @@
 """The seeds of the simulations: some in each run, the rest by `-m long`, many in one parameter.
 
-A run has 10 s of CPU for each simulation. A failing seed is named in a note of the exception.
+A run has 5 s of CPU for each simulation. A failing seed is named in a note of the exception.
 """
 
 from collections import Counter
@@ -59,13 +59,16 @@ SEEN_AT = {
     "a_commit_of_any_epoch_is_taken": 6,
     "a_group_goes_on_though_its_log_failed": 6,
     "a_group_is_changed_whatever_it_is_by_now": 4,
+    "a_late_classic_member_is_waited_for": 12,
     "a_local_copy_that_is_not_held_against_the_log": 8,
     "a_marker_ends_whatever_is_open": 4,
     "a_plain_commit_supersedes_nothing": 9,
     "a_static_member_comes_back_to_nothing": 4,
+    "anybody_may_acknowledge": 40,
     "a_publisher_that_does_not_catch_up_behind_its_fence": 30,
     "an_end_ends_whatever_is_open": 27,
     "an_end_taken_while_none_was_open_ends_any": 27,
+    "locks_never_run_out": 12,
     "the_last_stable_offset_forgets_others": 4,
 }
 """The seeds at which mistakes were seen that few seeds show: those from there on come first."""

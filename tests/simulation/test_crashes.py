@@ -243,7 +243,7 @@ def crashing(patch: pytest.MonkeyPatch, directory: Path) -> Callable[[int], Mapp
     return run
 
 
-@seeds(30, long=1000)
+@seeds(20, long=1000)
 def test_nothing_is_lost_or_changed_by_crashes(
     tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

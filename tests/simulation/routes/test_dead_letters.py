@@ -45,7 +45,7 @@ def run(seed: int, *, shuffled: bool = False) -> DeadWorld:
     return lived(DeadWorld(seed), seed, shuffled=shuffled)
 
 
-@seeds(40, long=500)
+@seeds(20, long=500)
 def test_each_is_sent_once_and_in_order(seeds: range) -> None:
     seen = 0
     for seed in seeds:

@@ -32,7 +32,7 @@ def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
     return lived(RouteWorld(seed), seed, shuffled=shuffled)
 
 
-@seeds(20, long=500)
+@seeds(10, long=500)
 def test_each_is_passed_on_once_and_in_order(seeds: range) -> None:
     for seed in seeds:
         with named(seed):

@@ -16,7 +16,7 @@ from tests.simulation.transactions.clients import simulated
 from tests.simulation.transactions.mistakes import MISTAKES
 
 
-@seeds(60, long=1000, each=20)
+@seeds(40, long=1000, each=20)
 def test_readers_see_what_clients_were_told(seeds: range) -> None:
     for seed in seeds:
         with named(seed):

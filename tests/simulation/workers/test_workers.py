@@ -29,7 +29,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     structlog.reset_defaults()
 
 
-@seeds(20, long=1000)
+@seeds(10, long=1000)
 def test_workers_agree_with_the_logs(simulated: Any, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         with named(seed):
