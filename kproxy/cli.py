@@ -40,6 +40,7 @@ _COMMANDS = {
     "top": ("kproxy.tools.top:top_command", "Show what workers do, live."),
     "upgrade": ("kproxy.tools.upgrade:upgrade_command", "Put the newest level in force."),
     "users": ("kproxy.tools.users:users_command", "Show, add and delete users."),
+    "waiting": ("kproxy.tools.records.waiting:waiting_command", "List what waits, or cancel it."),
 }
 """A command's module and its name there, and the line about it that needs no import."""
 

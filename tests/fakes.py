@@ -130,6 +130,7 @@ class MemoryShard:
         self.state = State(self.kv, 1000)
         self.fold = Fold(self.state, ShardId(shard), shards, shared=shared)
         self.watchers = Watchers()
+        self.used: set[Any] = set()
         self.segments = MemorySegments()
         self.log: list[Envelope] = []
         self.serving = True

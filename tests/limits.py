@@ -222,6 +222,11 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
+        delays.schedules._PARSED_MAX delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
+        tools.records.waiting._LIMIT
+        shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
+        shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
+        virtual.folds.idle._LOOKED_AT_MAX
         shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
         tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
@@ -237,7 +242,7 @@ FIXED: dict[str, str] = {
         tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        config.listeners._LISTENERS_MAX delays.delivery.UNPACKED_MAX
+        config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX delays.delivery.UNPACKED_MAX
         groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
@@ -251,7 +256,8 @@ FIXED: dict[str, str] = {
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
-        routes.services._READERS shard.retention._PAUSE shares.lanes.table._PARTS
+        routes.services._READERS shard.expiry.idle_queues._PAUSE
+        shard.retention._PAUSE shares.lanes.table._PARTS
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,

@@ -40,6 +40,7 @@ from kproxy.virtual.types import QueueId
 
 _log = structlog.get_logger()
 
+_DELETING = (Kind.DELETE, Kind.EXPIRE_QUEUE)
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
 _RECENT_MS = 600_000  # nobody waits for older ones; clocks of machines differ by less, mostly
@@ -268,7 +269,7 @@ class CommandRouter:
         topic as well, behind the announcement.
         """
         answer = self._answer_to(envelope)
-        deleted = envelope.kind == Kind.DELETE and not outcome.code
+        deleted = envelope.kind in _DELETING and not outcome.code
         then = partial(answer, outcome) if deleted and answer is not None else None
         if not outcome.code and outcome.queue is not None and envelope.kind != Kind.ROUTE:
             gone = Tombstone(log_offset, envelope.queue_id) if deleted else None
@@ -371,7 +372,7 @@ class CommandRouter:
             return
         if envelope.kind == Kind.CONFIGURE_GROUP and not outcome.code:
             self._groups.announce(shard, ConfigureGroup.decode(envelope).group)
-        if envelope.kind == Kind.DELETE and outcome.queue is not None and not outcome.code:
+        if envelope.kind in _DELETING and outcome.queue is not None and not outcome.code:
             gone = Tombstone(log_offset, envelope.queue_id)
             self.announcer.announce(shard, outcome.queue.name, partial(answer, outcome), gone)
         elif envelope.kind == Kind.SECURE and not outcome.code:

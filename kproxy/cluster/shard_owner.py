@@ -43,6 +43,7 @@ from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
 from kproxy.loop.threads import Stop, Stopped, on_disk, stoppable
 from kproxy.shard.compactor import Compactor
+from kproxy.shard.expiry.idle_queues import IdleExpiry
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
@@ -331,7 +332,8 @@ class ShardOwner:
             shard, config, services.lookup, clock.now_ms, services.compacting, services.counters
         )
         expiry = ProducerExpiry(shard, config, clock.now_ms, services.counters)
-        for background in (housekeeper, publisher, retention, compactor, expiry):
+        idle = IdleExpiry(shard, config, clock.now_ms, services.counters)
+        for background in (housekeeper, publisher, retention, compactor, expiry, idle):
             tasks.start_soon(background.run)
 
     async def _claim_and_serve(self, shard: Shard) -> None:

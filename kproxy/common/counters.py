@@ -196,7 +196,8 @@ class Counters:
     share_archived: Counter[str] = _by(
         "cause",
         "records that nobody is given any more: rejected; delivery_limit, given as often as may be;"
-        " gap, a member found nothing there; hole, compacted away or aborted",
+        " expired, as a header said; gap, a member found nothing there; hole, compacted away or"
+        " aborted",
     )
     routed: int = _total("records that were passed on to other queues, unroutable ones among them")
     route_passed_over: int = _total(
@@ -213,6 +214,11 @@ class Counters:
     batches_not_compacted: int = _total(
         "batches that passes of compaction left as they are: they would not fit into the log with"
         " fewer records, or hold too many"
+    )
+    queues_expired: int = _total("queues that were deleted as nobody used them")
+    appends_refused: int = _total(
+        "batches that were not appended, as their partition did not end where kproxy.if-end-offset"
+        " said"
     )
     expired_at_once: int = _total(
         "records that were taken and are older than their queue's retention.ms keeps them:"

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from anyio import CapacityLimiter
+
 from kproxy.config.server import Config
 from kproxy.delays.looker import Looker, Means, Queues
 from kproxy.loop.clock import Clock
@@ -54,6 +56,11 @@ class Delays:
         self._last.pop(key, None)
         self._last[key] = _Last(delay_ms, due_ms, claim)
         return due_ms
+
+    @property
+    def readers(self) -> CapacityLimiter:
+        """The threads that read what waits."""
+        return self._means.readers
 
     @property
     def late_ms(self) -> int:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from kproxy.delays.splitting import Piece, grouped, parts
+from kproxy.delays.schedules import SCHEDULES, schedule_in
+from kproxy.delays.splitting import Piece, grouped, parts, waiting_by_key
 from kproxy.protocol.batch import BatchHeader, read_header, stamp
 from kproxy.protocol.made_batches import batch_of_bodies
 from kproxy.protocol.records import bodies, unpacked
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
-from kproxy.virtual.commands.delays import Due
+from kproxy.virtual.commands.delays import SCHEDULED_EPOCH, Due
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
@@ -105,6 +106,7 @@ class _Delivery:
         self._removed: list[int] = []
         self._parts: list[_Part] = []
         self._mixed: list[tuple[BatchHeader, bytes]] = []
+        self._scheduled: list[bytes] = []
         size, full = 0, min(UNPACKED_MAX, most * 3 // 4)
         for last_offset, batch in planned.batches:
             data = segments.batch(batch.segment, batch.position, batch.length, wait=wait)
@@ -114,11 +116,14 @@ class _Delivery:
             if not wait and head.codec and not head.is_log_append_time:
                 raise Aside
             records = b"" if head.is_log_append_time else unpacked(bytes(data))
-            size += len(records) or len(data)
+            again = self._again(head, data, batch.max_time_ms)
+            size += (len(records) or len(data)) + len(again)
             if self._removed and size > full:  # packed again, they may take as much
                 self._until_ms = batch.max_time_ms
                 break
             self._removed.append(last_offset)
+            if again:
+                self._scheduled.append(again)
             if head.is_log_append_time:
                 self._parts.append(_Part(batch.max_time_ms, data, b"", 0))
             else:
@@ -139,8 +144,24 @@ class _Delivery:
         size, room = self._planned.size, self._most - sum(map(len, now))
         later = grouped(left, codec, size, room, self._now_ms) if left else []
         return Due.envelope(
-            self._planned.key, self._removed, now, later, time_ms=self._now_ms, look_ms=look_ms
-        )
+            self._planned.key, self._removed, now, [*later, *self._scheduled],
+            time_ms=self._now_ms, look_ms=look_ms,
+        )  # fmt: skip
+
+    def _again(self, head: BatchHeader, data: bytearray, due_ms: int) -> bytes:
+        """Return the batch that waits for the next time of a schedule; empty: it is none.
+
+        One whose schedule cannot be read any more was its last.
+        """
+        if head.leader_epoch != SCHEDULED_EPOCH:
+            return b""
+        ((_, _, _, body, headers),) = bodies(head, unpacked(bytes(data)), headers=SCHEDULES)
+        try:
+            found = schedule_in(headers)
+        except ValueError:
+            return b""
+        next_ms = None if found is None else found.after(due_ms, self._now_ms)
+        return b"" if next_ms is None else waiting_by_key(next_ms, body, scheduled=True)
 
     def _batches(self) -> list[bytes | bytearray]:
         """Return batches as they came; what is between two of them is one."""

@@ -10,16 +10,18 @@ Runs on a thread where batches are large or packed.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kproxy.common.errors import Code
-from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, DelaySettings
+from kproxy.delays.schedules import CRON, EVERY, SCHEDULES, schedule_in
+from kproxy.metadata.delay_settings import DELAY_MS, DELIVER_AT, MOST, REPLACE, DelaySettings
 from kproxy.metadata.setting import shown
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, stamped
-from kproxy.protocol.made_batches import batch_of_bodies
+from kproxy.protocol.made_batches import batch_of_bodies, content_of_body
 from kproxy.protocol.records import bodies, header_bytes, headers_in
-from kproxy.virtual.commands.delays import BATCHES_MAX
+from kproxy.virtual.commands.delays import BATCHES_MAX, keyed
+from kproxy.virtual.rows.delays import digest_of
 
 GROUPS_MAX = 64
 """Batches that wait, of one batch."""
@@ -31,9 +33,12 @@ _SIZE_MIN = 256 << 10
 _PART_BYTES, _PART_RECORDS = 4 << 20, 100_000
 """The unpacked size of records that wait or are appended as one: below what is looked into."""
 _HEAD_BYTES = 16  # bytes of a record, before its key, about
-_SIGN = b"kproxy.de"  # both headers begin so: a batch without it is not read
+_SIGNS = (b"kproxy.de", EVERY, CRON)  # headers begin so: a batch without them is not read
+_SCHEDULE_PART = 4
+"""A record of a schedule, which is appended and put aside at once, takes so small a part of the
+most that waiting records may have."""
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
-_NAMES = frozenset((DELIVER_AT, DELAY_MS))
+_NAMES = SCHEDULES.union((DELIVER_AT, DELAY_MS))
 _BLAMED_MAX = 1000
 _TOLD_MAX = 3
 
@@ -45,6 +50,7 @@ class Split(NamedTuple):
     """A client's batch of which some records wait.
 
     `now`: what does not wait; empty where nothing is left. `whole`: `later` is all of it as it was.
+    `gone`: as in a LATER.
     """
 
     batch: Records
@@ -52,6 +58,12 @@ class Split(NamedTuple):
     later: list[bytes]
     waiting: int
     whole: bool
+    gone: Sequence[tuple[bytes, bool]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything of it waits, or is to wait no more."""
+        return bool(self.later or self.gone)
 
     @property
     def header_bytes(self) -> bytes:
@@ -61,7 +73,7 @@ class Split(NamedTuple):
 
 def may_say(data: bytes) -> bool:
     """Return whether records, unpacked, may have a header that says when they are due."""
-    return _SIGN in data
+    return any(sign in data for sign in _SIGNS)
 
 
 def split(
@@ -72,6 +84,8 @@ def split(
     `data`: its records, unpacked. `most`: bytes, of all that comes of it. Raise BadBatch,
     Malformed.
     """
+    if delay.by_key:
+        return _split_by_key(head, batch, data, delay, now_ms, most)
     if not may_say(data):
         return None
     dues = _dues(header_bytes(head.record_count, data), delay, now_ms)
@@ -92,6 +106,56 @@ def split(
     now = batch_of_bodies(ready, head.codec) if ready else b""
     later = grouped(pieces, head.codec, len(batch), most, now_ms)
     return Split(batch, now, later, len(pieces), False)
+
+
+def _split_by_key(
+    head: BatchHeader, batch: Records, data: bytes, delay: DelaySettings, now_ms: int, most: int
+) -> Split:
+    """Cut a batch into records that each replace the waiting one of their key.
+
+    The last one of each key counts. One without a value cancels what waits, and is nothing itself.
+    """
+    dues = None
+    if delay.by_header and may_say(data):
+        dues = _dues(header_bytes(head.record_count, data), delay, now_ms)
+    dues = dues or [now_ms + delay.fixed_ms] * head.record_count
+    ready: list[Piece] = []
+    last: dict[bytes, Piece] = {}
+    gone: dict[bytes, bool] = {}
+    scheduled: set[bytes] = set()
+    for number, (due, record) in enumerate(
+        zip(dues, bodies(head, data, headers=SCHEDULES), strict=True)
+    ):
+        _, time_ms, key, body, headers = record
+        scheduled.discard(key or b"")
+        if delay.by_header and key is not None and (EVERY in headers or CRON in headers):
+            scheduled.add(key)
+            due = max(due, now_ms + 1)  # it waits, whatever its first time is
+            if len(body) > most // _SCHEDULE_PART:
+                told = f"record {number}: a schedule's has {most // _SCHEDULE_PART} bytes at most"
+                raise BadBatch(Code.MESSAGE_TOO_LARGE, told, [(number, told)])
+        if key is None:
+            told = f"record {number}: it has no key, and {REPLACE}=key"
+            raise BadBatch(Code.INVALID_RECORD, told, [(number, told)])
+        if content_of_body(body).value is None:
+            came = last.pop(key, None)  # with this batch
+            gone.setdefault(key, came is None)
+        elif due > now_ms:
+            last.pop(key, None)
+            last[key] = due, body
+        else:
+            last.pop(key, None)
+            gone.setdefault(key, False)
+            ready.append((time_ms, body))
+    if len(last) + len(gone) > BATCHES_MAX:
+        told = f"a batch with {REPLACE}=key may have at most {BATCHES_MAX} keys"
+        raise BadBatch(Code.MESSAGE_TOO_LARGE, told)
+    later = [waiting_by_key(*one, scheduled=key in scheduled) for key, one in last.items()]
+    now = (
+        batch_of_bodies([(body, time_ms) for time_ms, body in ready], head.codec) if ready else b""
+    )
+    found = [(digest_of(key), must) for key, must in gone.items()]
+    return Split(batch, now, later, len(later), False, found)
 
 
 def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int] | None:
@@ -129,8 +193,14 @@ def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
         name, from_ms = DELIVER_AT, 0
     elif DELAY_MS in headers:
         name, from_ms = DELAY_MS, now_ms
+    elif EVERY in headers or CRON in headers:
+        return _first_of(headers, delay, now_ms)
     else:
         return None
+    if (EVERY in headers or CRON in headers) and isinstance(
+        fault := _first_of(headers, delay, now_ms), str
+    ):
+        return fault
     value = headers[name] or b""
     told = f"header {name.decode()}={shown(value.decode('utf-8', 'replace'))}"
     if not _NUMBER.fullmatch(value):
@@ -139,6 +209,22 @@ def _due(some: bytes, delay: DelaySettings, now_ms: int) -> int | str | None:
     if due_ms > now_ms + delay.max_ms:
         return f"{told}: that is more than {delay.max_ms} ms ahead ({MOST})"
     return max(due_ms, now_ms)
+
+
+def _first_of(
+    headers: Mapping[bytes, bytes | None], delay: DelaySettings, now_ms: int
+) -> int | str:
+    """Return the first time of a schedule, or what is wrong with it."""
+    if not delay.by_key:
+        return f"a schedule has a key: it needs {REPLACE}=key"
+    try:
+        found = schedule_in(headers)
+    except ValueError as fault:
+        return str(fault)
+    due_ms = None if found is None else found.after(now_ms, now_ms)
+    if due_ms is None or due_ms > now_ms + delay.max_ms:
+        return f"the schedule's next time is more than {delay.max_ms} ms ahead ({MOST})"
+    return due_ms
 
 
 def grouped(pieces: list[Piece], codec: int, size: int, most: int, now_ms: int) -> list[bytes]:
@@ -204,6 +290,11 @@ def parts(sizes: Sequence[int], most: int) -> list[range]:
             begin, filled = number, 0
         filled += size + _HEAD_BYTES
     return [*found, range(begin, len(sizes))]
+
+
+def waiting_by_key(due_ms: int, body: bytes, *, scheduled: bool) -> bytes:
+    """Return the batch of one record that replaces others of its key."""
+    return keyed(_waiting([(due_ms, body)], 0), scheduled=scheduled)
 
 
 def _waiting(pieces: list[Piece], codec: int) -> bytes:

@@ -8,6 +8,7 @@ import anyio
 
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
+from kproxy.metadata.queue_settings import DEFAULTS
 from kproxy.shard.shard import Shard
 from kproxy.virtual.types import PartitionKey
 
@@ -22,19 +23,27 @@ class FetchPartition:
     """One partition that a consumer follows, and what it was last told of it."""
 
     __slots__ = (
-        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "shard",
+        "as_of", "epoch", "ident", "key", "last_sent", "max_bytes", "offset", "search", "settings",
+        "shard",
     )  # fmt: skip
 
     def __init__(self, ident: Ident) -> None:
         self.ident = ident
         self.key: PartitionKey | None = None
         self.shard: Shard | None = None
+        self.settings = DEFAULTS
+        """The queue's settings when this was looked at last."""
         self.as_of = -1  # changes of queues that there had been
         self.offset = 0
         self.max_bytes = 0
         self.epoch = -1
         self.last_sent: tuple[int, int] | None = None  # high watermark, log start
         self.search: AbortedSearch | None = None  # that the next look goes on with
+
+    def note_used(self) -> None:
+        """Note that somebody reads the partition."""
+        if self.key is not None and self.shard is not None:
+            self.shard.used.add(self.key)
 
 
 class FetchContext:
@@ -47,6 +56,7 @@ class FetchContext:
         self._event: anyio.Event | None = None
         self._watching = self._ended = False
         self._read_committed = False
+        self.polled_until = 0.0  # up to when its last poll may wait, by anyio's clock
         self._generation = -1  # the generation of the rules of who may read what
 
     def isolate(self, read_committed: bool) -> None:
@@ -89,6 +99,8 @@ class FetchContext:
                 del self._by_key[followed.key]
             if self._watching and followed.shard is not None:
                 followed.shard.watchers.discard(followed.key, self)
+            if followed.settings.expires_idle_ms >= 0:
+                followed.note_used()
         followed.key, followed.shard = key, shard
         if key is not None and shard is not None:
             self._by_key[key] = followed

@@ -15,6 +15,7 @@ from kproxy.common.memory_budget import AnswerBudget
 from kproxy.fetching.context import FetchContext, FetchPartition
 from kproxy.fetching.streamed_response import Budget, PartitionRead, Pins, plan_read
 from kproxy.loop.pace import Pace
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 
@@ -105,7 +106,7 @@ class Poll:
     async def run(self, next_request: NextRequest) -> list[PartitionRead]:
         """Poll and return the partitions' parts of the answer."""
         limits, context, source = self._limits, self._context, self._source
-        deadline = anyio.current_time() + limits.max_wait_s
+        context.polled_until = deadline = anyio.current_time() + limits.max_wait_s
         caught_up = False
         while True:
             # No await between this and the reading, but where what was found is pinned before it.
@@ -174,6 +175,8 @@ class Poll:
                 code = self._unreadable(followed.ident[0]) or code
             if code:
                 return PartitionRead(followed, code)
+            if followed.settings.expires_idle_ms >= 0:
+                followed.note_used()
             return plan_read(followed, budget)
         except KafkaError as error:  # its rows are damaged, or closed
             return PartitionRead(followed, error.code)
@@ -196,7 +199,7 @@ class Poll:
             self._context.locate(followed, None, None)
             return error.code
         self._context.locate(followed, located.key, located.shard)
-        followed.as_of = as_of
+        followed.settings, followed.as_of = settings_of(located.queue.configs), as_of
         return Code.NONE
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kproxy.metadata.setting import LONG, STRING, Setting, number, one_of
-from kproxy.virtual.levels import DELAYS_FROM
+from kproxy.virtual.levels import DELAYS_FROM, LIFE_FROM
 
 FIXED, MODE = "kproxy.delay.ms", "kproxy.delay"
+REPLACE = "kproxy.delay.replace"
 MOST, RECORDS_MAX = "kproxy.delay.ms.max", "kproxy.delay.records.max"
 DELIVER_AT, DELAY_MS = b"kproxy.deliver-at", b"kproxy.delay-ms"
 """Headers of a record: when it is due, in ms since the epoch; or how long it waits."""
@@ -23,6 +24,9 @@ DELAY_SETTINGS = (
            " milliseconds, 0: not at all.", most=_HUNDRED_YEARS_MS, level=DELAYS_FROM),
     number(MOST, LONG, 15 * _DAY_MS, 1, "How long a record may wait, at most; milliseconds.",
            most=_HUNDRED_YEARS_MS, level=DELAYS_FROM),
+    Setting(REPLACE, STRING, "none", one_of("none", "key"),
+            "Whether a record replaces the one of its key that waits; without a value it cancels"
+            " that one.", level=lambda text: LIFE_FROM if text == "key" else DELAYS_FROM),
     number(RECORDS_MAX, LONG, 1_000_000, 1,
            "How many records of a partition may wait; beyond that none is taken that would.",
            level=DELAYS_FROM),
@@ -36,6 +40,8 @@ class DelaySettings(NamedTuple):
     by_header: bool
     max_ms: int
     records_max: int
+    by_key: bool = False
+    """Whether a record replaces the one of its key that waits."""
 
 
 def delays_conflict(values: Mapping[str, str]) -> str | None:
@@ -44,4 +50,6 @@ def delays_conflict(values: Mapping[str, str]) -> str | None:
     fixed, most = (values.get(name, defaults[name]) for name in (FIXED, MOST))
     if int(fixed) > int(most):
         return f"{FIXED}={fixed} is above {MOST}={most}: raise the latter, or wait for less"
+    if values.get(REPLACE) == "key" and not int(fixed) and values.get(MODE) != "header":
+        return f"{REPLACE} has no effect without {MODE}=header or {FIXED}: set one of them"
     return None

@@ -10,9 +10,11 @@ so `%` encodes the first character of that text, too. A hash is no defence again
 looks for two keys with the same one: their records would be in one queue, with their keys.
 """
 
+import re
 from functools import lru_cache
 from string import ascii_letters, ascii_uppercase, digits
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import mmh3
 
@@ -35,6 +37,20 @@ class Encoding(NamedTuple):
         if self.kind == HEX:
             return value.hex().encode()
         return b"%032x" % mmh3.hash128(value, 0, True, signed=False)
+
+    @property
+    def pattern(self) -> str:
+        """The parts of names that it makes, as a regular expression."""
+        if self.kind == PERCENT:
+            legal = "".join(re.escape(chr(one)) for one in sorted(_LEGAL - set(self.end.encode())))
+            return f"(?:[{legal}]|_[0-9A-F]{{2}})+"
+        return "(?:[0-9a-f]{2})+" if self.kind == HEX else "[0-9a-f]{32}"
+
+    def decode(self, part: str) -> bytes | None:
+        """Return the value that a part of a queue name stands for; None: a hash does not say."""
+        if self.kind == HEX:
+            return bytes.fromhex(part)
+        return unquote_to_bytes(part.replace("_", "%")) if self.kind == PERCENT else None
 
 
 def read_encoding(kind: str, behind: str, *, last: bool) -> Encoding:

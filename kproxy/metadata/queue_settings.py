@@ -12,8 +12,9 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata import delay_settings
-from kproxy.metadata.delay_settings import DelaySettings, delays_conflict
+from kproxy.metadata.delay_settings import MODE, DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
+from kproxy.metadata.expiry_settings import RECORDS, expiry_conflict
 from kproxy.metadata.levels import Level
 from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
 from kproxy.metadata.routing import read_configs
@@ -22,7 +23,7 @@ from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
 from kproxy.virtual.folds.route_definitions import CONFIGS, TO
 
-SIZE = "max.message.bytes"
+SIZE, CONDITION = "max.message.bytes", "kproxy.append.if"
 _MARKED_AT_LEAST = 8
 """Retention by arrival notes where a partition ends so many times in `retention.ms`, if it can."""
 _PARSED_MAX = 1000
@@ -98,7 +99,8 @@ def check_together(
     `given`: the names of those that are set now; None: all.
     """
     fault = conflict(values) or routes_conflict(values, values if given is None else given)
-    fault = fault or delays_conflict(values)
+    fault = fault or delays_conflict(values) or _condition_conflict(values)
+    fault = fault or expiry_conflict(values)
     made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
     needed, name, value = max(
         ((SETTINGS[name].needs(value), name, value)
@@ -112,6 +114,13 @@ def check_together(
         )
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _condition_conflict(values: Mapping[str, str]) -> str | None:
+    """Return why records that say where their partition must end do not go with other settings."""
+    if values.get(CONDITION, "none") != "none" and _delay(values) is not None:
+        return f"{CONDITION} and {MODE} exclude each other: a record that waits has no place yet"
+    return None
 
 
 LOOK_AGAIN_MS = 24 * 3600 * 1000
@@ -130,9 +139,18 @@ class QueueSettings:
     """Retention takes records at its next look whose times are older than this."""
     retention_bytes: int
     """-1: of any size."""
+    retention_records: int
+    """-1: any number of records."""
     demands: Demands
     """The demands on whatever is appended."""
     rewind_denied: bool
+    expires_idle_ms: int
+    """-1: it is not deleted, however long nobody uses it."""
+    expires_with_records: bool
+    expires_by_header: bool
+    """Whether records say when share groups are not given them any more."""
+    conditional: bool
+    """Whether a record may say where its partition must end."""
     takes_dead_letters: bool
     """Whether share groups may have the queue as their dead-letter queue."""
     compacted: bool
@@ -157,7 +175,7 @@ class QueueSettings:
         As Kafka's checks, not before `check_ms` have passed, however old the records are.
         """
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
-        if self.retention_bytes >= 0:
+        if self.retention_bytes >= 0 or self.retention_records >= 0:
             return soonest_ms
         if self.retained_from_arrival and self.retention_ms >= 0:
             return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
@@ -197,9 +215,12 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         retention_ms=retention_ms,
         expires_after_ms=LONG_MAX if forever else retention_ms,
         retention_bytes=int(effective("retention.bytes", values)) if deleted else -1,
+        retention_records=int(effective(RECORDS, values)) if deleted else -1,
         demands=demands,
         compacted="compact" in policies,
-        inspects=demands.of_records or (delay is not None and delay.by_header),
+        inspects=demands.of_records
+        or told["conditional"]
+        or (delay is not None and (delay.by_header or delay.by_key)),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
         delay=delay,
         **told,
@@ -212,6 +233,7 @@ def _delay(values: Mapping[str, str]) -> DelaySettings | None:
         effective(delay_settings.MODE, values) == "header",
         int(effective(delay_settings.MOST, values)),
         int(effective(delay_settings.RECORDS_MAX, values)),
+        effective(delay_settings.REPLACE, values) == "key",
     )
     return found if found.fixed_ms or found.by_header else None
 

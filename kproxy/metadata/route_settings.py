@@ -6,6 +6,7 @@ names. A queue with `kproxy.route.from` gets those records of another that its f
 
 from collections.abc import Collection, Mapping
 
+from kproxy.metadata.expiry_settings import expiring_partitions_conflict
 from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -134,6 +135,8 @@ def names_conflict(values: Mapping[str, str], name: str) -> str | None:
 
 def partitions_conflict(values: Mapping[str, str], partitions: int) -> str | None:
     """Return why a queue with these settings has too many partitions, or None."""
+    if fault := expiring_partitions_conflict(values, partitions):
+        return fault
     if values.get(FROM) and partitions != 1:
         return f"a queue with {FROM} has 1 partition, not {partitions}: the order would be lost"
     if values.get(TO) and partitions > ENTRANCE_PARTITIONS_MAX:

@@ -28,6 +28,8 @@ from string import ascii_letters, digits
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+import re2  # type: ignore[import-untyped]
+
 from kproxy.metadata.name_encodings import HASH, HEX, PERCENT, Encoding, read_encoding
 from kproxy.metadata.setting import shown
 from kproxy.virtual.partitioner import NAME_LENGTH_MAX, name_fault
@@ -100,6 +102,24 @@ class Template(NamedTuple):
                 return "", f"the {_what(header)} is not a part of a queue name"
             name += value + behind
         return self._judged(name, None, {})
+
+    def unfill(self, name: str) -> list[tuple[str, bytes | None]] | None:
+        """Return the field and the value of each part of a name, for people; None: it makes no
+        such name. A value of which there is only a hash is None."""
+        encodings = self.encodings or (None,) * len(self.fields)
+        pattern = re2.escape(self.prefix)
+        for (_, behind), encoding in zip(self.fields, encodings, strict=True):
+            some = "[A-Za-z0-9._-]+?" if encoding is None else encoding.pattern
+            pattern += f"({some}){re2.escape(behind.decode())}"
+        found = re2.fullmatch(pattern, name)
+        if found is None:
+            return None
+        return [
+            (_what(header), part.encode() if encoding is None else encoding.decode(part))
+            for (header, _), encoding, part in zip(
+                self.fields, encodings, found.groups(), strict=True
+            )
+        ]
 
     def _judged(self, name: bytes, key: bytes | None, headers: Headers) -> tuple[str, str | None]:
         for header, _ in self.fields:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kproxy.metadata.delay_settings import DELAY_SETTINGS
+from kproxy.metadata.expiry_settings import EXPIRY_SETTINGS
 from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -27,7 +28,7 @@ from kproxy.metadata.setting import (
     parts,
     whole,
 )
-from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, OLDEST
+from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, LIFE_FROM, OLDEST
 
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 _DAY_MS, _WEEK_MS = 24 * 3600 * 1000, 7 * 24 * 3600 * 1000
@@ -80,6 +81,10 @@ _EFFECTIVE = (
     Setting("errors.deadletterqueue.group.enable", BOOLEAN, "false", boolean,
             "Whether share groups may have this queue as their dead-letter queue.",
             field="takes_dead_letters", value=is_true),
+    Setting("kproxy.append.if", STRING, "none", one_of("none", "header"),
+            "Whether a record may say in the header kproxy.if-end-offset where the partition must"
+            " end before it; else it is not appended.",
+            field="conditional", value=lambda text: text == "header", level=LIFE_FROM),
     Setting("kproxy.commit.rewind", STRING, "allow", one_of("allow", "deny"),
             "Whether a group may commit an offset below the one it has committed.",
             field="rewind_denied", value=lambda text: text == "deny"),
@@ -160,7 +165,7 @@ _WITHOUT_EFFECT = (
 
 
 def _all() -> dict[str, Setting]:
-    found = [*_EFFECTIVE, *ROUTE_SETTINGS, *DELAY_SETTINGS]
+    found = [*_EFFECTIVE, *ROUTE_SETTINGS, *DELAY_SETTINGS, *EXPIRY_SETTINGS]
     for settings, why in _WITHOUT_EFFECT:
         found += [
             replace(

@@ -1,4 +1,5 @@
-"""The scanner that moves log starts by `retention.ms` and `retention.bytes`, as logged TRIMs.
+"""The scanner that moves log starts by `retention.ms`, `retention.bytes` and
+`kproxy.retention.records`, as logged TRIMs.
 
 An index (`c` rows) finds the partitions that are due. The fold files a partition in it with the
 first record, under the earliest time at which that record can expire. After each check the scanner
@@ -159,6 +160,8 @@ class Retention(DueIndexScanner):
         if settings.retained_from_arrival:
             arrived_from = self._marks.kept_from(partition, row, settings.retention_ms, now, filed)
         start, oldest = self._kept_from(partition, row, settings, now, arrived_from)
+        if settings.retention_records >= 0:
+            start = max(start, row.next_offset - settings.retention_records)
         passed_on = self._shard.state.passed_on(partition)
         held_back = passed_on is not None and passed_on < start
         if passed_on is not None and held_back:  # it waits for what is not passed on

@@ -81,6 +81,9 @@ class Shard:
         self._failed: Exception | None = None
         self.uncompacted: set[PartitionKey] = set()
         """Partitions of compacted queues that have something new, as far as it is known."""
+        self.used: set[PartitionKey] = set()
+        """Partitions that somebody has read since it was looked, of queues that expire without
+        use."""
         self.retention_overdue_ms = 0  # for the partition that is due for longest
         self.claim_offset = 0  # log offset of the claim it is served by
         self.capture: RowCapture | None = None

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from kproxy.virtual.types import PartitionKey
 
+_ALWAYS = float("inf")
+
 
 class Watcher(Protocol):
     """Something that reads a partition and wants to know of changes."""
@@ -37,6 +39,15 @@ class Watchers:
         for key in keys:
             for watcher in by_key.get(key, ()):
                 watcher.changed(key)
+
+    def any_since(self, key: PartitionKey, at: float) -> bool:
+        """Return whether anybody who watches a partition has asked since then.
+
+        A consumer that is gone without a word is still there: its last poll counts. A watcher
+        that does not poll counts for as long as it is there.
+        """
+        found = self._by_key.get(key, ())
+        return any(getattr(one, "polled_until", _ALWAYS) >= at for one in found)
 
     def wake_all(self) -> None:
         self.wake(set(self._by_key))

@@ -47,4 +47,6 @@ def _cause_of(cause: int, by: By) -> str:
         return "rejected"
     if cause == Cause.DELIVERY_LIMIT:
         return "delivery_limit"
+    if cause == Cause.EXPIRED:
+        return "expired"
     return "gap" if by is By.MEMBER else "hole"

@@ -37,12 +37,15 @@ _READ_BYTES = 1 << 20  # stored bytes that are read for one batch of dead letter
 _KEPT_BYTES = 8 << 20  # bytes of records that are read ahead, of one batch and of all
 _ROWS_MAX = 500  # rows of owed records, and of stored batches
 
-CAUSES = {Cause.REJECTED: "rejected", Cause.DELIVERY_LIMIT: "delivery limit"}
+CAUSES = {
+    Cause.REJECTED: "rejected", Cause.DELIVERY_LIMIT: "delivery limit", Cause.EXPIRED: "expired",
+}  # fmt: skip
 """The texts of the header `kproxy.dlq.cause`."""
 _MESSAGES = {
     Cause.REJECTED: "Offset rejected by client.",
     Cause.DELIVERY_LIMIT: "Offset delivery count exceeded the threshold.",
-}  # as Kafka 4.4
+    Cause.EXPIRED: "Offset expired.",
+}  # as Kafka 4.4, but for the last one
 
 _KEY_IS_MADE = header("kproxy.dlq.key", "made")
 

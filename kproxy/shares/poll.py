@@ -16,11 +16,13 @@ from kproxy.fetching.poll import NextRequest, Source
 from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.queue_settings import settings_of
 from kproxy.shares.lanes.cutting import is_worthwhile
 from kproxy.shares.lanes.scattered import Scattered
 from kproxy.shares.lanes.share_lanes import ShareLanes
+from kproxy.shares.readable import Readable
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
-from kproxy.shares.share_partition import Readable, Searching, SharePartition
+from kproxy.shares.share_partition import Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
 from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
@@ -174,8 +176,9 @@ class SharePoll:
                         share.waiters[followed] = None
                         continue
                     readable = share.readable(
-                        settings.read_committed, settings.record_locks_max, WINDOW_MAX
-                    )
+                        settings.read_committed, settings.record_locks_max, WINDOW_MAX,
+                        self._shares.now_ms(),
+                    )  # fmt: skip
                 except Searching:
                     return False
                 if readable is None:
@@ -240,8 +243,9 @@ class SharePoll:
                 found = share.look_by_lane(lanes, self._goals)
             else:
                 readable = share.readable(
-                    settings.read_committed, settings.record_locks_max, seen.records_left
-                )
+                    settings.read_committed, settings.record_locks_max, seen.records_left,
+                    self._shares.now_ms(),
+                )  # fmt: skip
                 found = readable is not None
         except Searching:
             seen.again = True
@@ -272,12 +276,13 @@ class SharePoll:
         """Return the share partition that an ident means now. Raise KafkaError."""
         if self._unreadable is not None and (code := self._unreadable(followed.ident[0])):
             raise KafkaError(code)
-        share = followed.share
-        if share is not None and share.is_current:
+        share, as_of = followed.share, self._source.queue_changes
+        if share is not None and share.is_current and share.as_of_queues == as_of:
             return share
         try:
-            _, key, shard = self._source.partition(*followed.ident)
+            queue, key, shard = self._source.partition(*followed.ident)
             share = self._shares.find(shard, key, self._session.group)
+            share.expires, share.as_of_queues = settings_of(queue.configs).expires_by_header, as_of
         except KafkaError:
             self._sessions.locate(followed, None)
             raise
@@ -299,7 +304,9 @@ class SharePoll:
         number, member = self._shares.next_number(), self._session.member
         if lanes is not None:
             limits = lanes.within(limits, seen.bytes_left)
-            taken = share.window.acquire_by_lane(member, limits, deadline, number, now)
+            taken = share.window.acquire_by_lane(
+                member, limits, deadline, number, now, self._shares.now_ms()
+            )
             self._shares.held_until(share, lanes.index.due)
         else:
             assert readable is not None

@@ -83,6 +83,8 @@ class RecordStates:
         elif IS_AVAILABLE[byte]:
             if lanes.is_busy_with(first):
                 lanes.returned(first, end)
+            elif first in lanes.expiring:  # the log did not take that it has expired
+                lanes.expired.extend(range(first, end))
             elif end <= lanes.end:
                 self.holes.append((first, end))
 

@@ -15,9 +15,11 @@ from kproxy.fetching.aborted import AbortedSearch
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 from kproxy.shares.aborted_stretch import AbortedStretch, transactions_of
+from kproxy.shares.expiries import Expiries, read_times
 from kproxy.shares.lanes.cutting import Span
 from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
+from kproxy.shares.readable import Readable
 from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import Acquired, Pending
 from kproxy.store.rocks import Checkpoint
@@ -28,6 +30,7 @@ from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 500  # batches in one look: some milliseconds
+_TIMED_MAX = 50  # batches that are read at once for when their records expire
 _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
 
 
@@ -47,58 +50,6 @@ class Waiter(Protocol):
         ...
 
 
-class Readable:
-    """A look at a share partition: batches with something for a member, and holes between them.
-
-    A hole is a stretch that the look saw to have nothing to be given: nothing lies there any more,
-    or all of it was aborted. `cut_short`: there may be more behind what was looked at.
-    """
-
-    __slots__ = ("cut_short", "stretches")
-
-    def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
-        self.cut_short = False
-
-    @property
-    def batches(self) -> list[StoredBatch]:
-        return [batch for _, _, batch in self.stretches if batch is not None]
-
-    def overlapping(self, ranges: list[Range]) -> list[StoredBatch]:
-        """Return the batches that have any of the records of ascending ranges."""
-        found = []
-        at = 0
-        for first, last, batch in self.stretches:
-            if batch is None:
-                continue
-            while at < len(ranges) and ranges[at].last < first:
-                at += 1
-            if at == len(ranges):
-                break
-            if ranges[at].first <= last:
-                found.append(batch)
-        return found
-
-    def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
-        """Add what comes next; holes that touch are one."""
-        if batch is None and self.stretches:
-            before = self.stretches[-1]
-            if before[2] is None and before[1] + 1 == first:
-                self.stretches[-1] = before[0], last, None
-                return
-        self.stretches.append((first, last, batch))
-
-    def cut(self, size_max: int) -> None:
-        """Leave out batches that are more bytes than fit; the first one stays whatever its size."""
-        size = 0
-        for number, (_, _, batch) in enumerate(self.stretches):
-            length = 0 if batch is None else batch[3]
-            if size and size + length > size_max:
-                del self.stretches[number:]
-                return
-            size += length
-
-
 class SharePartition:
     """One queue partition for one group, in a shard that this worker serves.
 
@@ -106,8 +57,9 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_look_end", "_search", "_unread", "due", "epoch",
-        "followers", "group", "key", "lanes", "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_expiries", "_look_end", "_search", "_unread",
+        "as_of_queues", "due", "epoch", "expires", "followers", "group", "key", "lanes", "shard",
+        "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -117,6 +69,10 @@ class SharePartition:
         self._search: AbortedSearch | None = None  # that the next look goes on with
         self._aborted: AbortedStretch | None = None
         self._unread: list[StoredBatch] = []  # batches to be read before they can be judged
+        self._expiries = Expiries()
+        self.expires = False
+        """Whether headers of records say when they expire."""
+        self.as_of_queues = -1  # changes of queues that there had been when that was looked up
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
         self.window = LaneWindow(row.start, states)
@@ -149,11 +105,13 @@ class SharePartition:
 
     # -- reading
 
-    def readable(self, read_committed: bool, window_max: int, records_max: int) -> Readable | None:
+    def readable(
+        self, read_committed: bool, window_max: int, records_max: int, now_ms: int = -1
+    ) -> Readable | None:
         """Return what is available, as far as one look goes; None if nothing is.
 
-        Raise Searching: look again, it is not known yet what was aborted; KafkaError: the first
-        batch is damaged.
+        `now_ms`: for records that expire. Raise Searching: look again, it is not known yet what was
+        aborted, or has expired; KafkaError: the first batch is damaged.
         """
         row = self.shard.state.partition(self.key)
         if row is None:
@@ -169,6 +127,7 @@ class SharePartition:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
         self._unread.clear()
+        self._expiries.unread.clear()
         found = Readable()
         records, damage = 0, self.shard.segments.damage
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
@@ -181,11 +140,15 @@ class SharePartition:
                     batch = None
                 else:
                     records += last - max(first, at) + 1
-            found.add(first, last, batch)
+            if batch is not None and self.expires:
+                for stretch in self._expiries.cut(first, last, batch, now_ms):
+                    found.add(*stretch)
+            else:
+                found.add(first, last, batch)
             at = last + 1
             if records >= records_max or looked_at == _LOOKED_AT_MAX:
                 break
-        if self._unread:
+        if self.unprepared:
             raise Searching
         found.cut_short = at < behind
         return found
@@ -245,11 +208,11 @@ class SharePartition:
     @property
     def unprepared(self) -> bool:
         """Whether `prepare` has something to do."""
-        return bool(self._unread) or self._look_end >= 0
+        return bool(self._unread or self._expiries.unread) or self._look_end >= 0
 
     async def prepare(self, readers: CapacityLimiter) -> None:
-        """Read, on a thread, the headers of batches whose rows do not say what they are part of, or
-        the lanes of records.
+        """Read, on a thread, the headers of batches whose rows do not say what they are part of,
+        and when records expire; or the lanes of records.
 
         Raise OSError.
         """
@@ -258,7 +221,11 @@ class SharePartition:
             await self.lanes.scan(end, readers)
             return
         unread, self._unread = self._unread, []
-        segments = self.shard.segments
+        segments, timed = self.shard.segments, self._expiries.unread[:_TIMED_MAX]
+        if timed:
+            with segments.pinned({segment for _, segment, _, _ in timed}):
+                times = await to_thread.run_sync(read_times, segments, timed, limiter=readers)
+            self._expiries.add(times)
         with segments.pinned({segment for _, segment, _, _ in unread}):
             found = await to_thread.run_sync(transactions_of, segments, unread, limiter=readers)
         if self._aborted is not None:
@@ -285,13 +252,13 @@ class SharePartition:
         if lanes is None and rules is None:
             return None
         if lanes is not None:
-            if lanes.rules == rules and lanes.committed == settings.read_committed:
+            if lanes.is_by(rules, settings.read_committed, self.expires):
                 return lanes
             self.leave_lanes()
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory, self.epoch,
+                memory, self.epoch, self.expires,
             )  # fmt: skip
             if rules.holds:
                 self.shard.watchers.add(freed_key(self.key), self)

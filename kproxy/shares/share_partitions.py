@@ -60,7 +60,7 @@ class SharePartitions:
         self.lane_memory = lane_memory or LaneMemory(_LANES_BYTES, counters)
         self.settings = settings
         self._owes = owes
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._counters = counters
         self._shares: dict[tuple[str, PartitionKey], SharePartition] = {}
         self._timers: list[tuple[float, int, SharePartition]] = []
@@ -111,6 +111,7 @@ class SharePartitions:
         self._shares.pop((share.group, share.key), None)
         share.shard.watchers.discard(share.key, share)
         share.leave_lanes()
+        share.shard.used.add(share.key)
         share.give_up()
 
     def follow(self, share: SharePartition) -> None:
@@ -122,6 +123,7 @@ class SharePartitions:
         share.followers -= 1
         if not share.followers:
             share.shard.watchers.discard(share.key, share)
+            share.shard.used.add(share.key)
         self.let_go(share)
 
     def let_go(self, share: SharePartition) -> None:
@@ -160,7 +162,7 @@ class SharePartitions:
             if one.share.lanes is not None and (found := one.share.lanes.holds_of(one.runs))
         }  # fmt: skip
         every = tuple(hold for found in holds.values() for hold in found)
-        command = ChangeShares(group, partitions, self._now_ms(), every)
+        command = ChangeShares(group, partitions, self.now_ms(), every)
         ticket = shard.append([command.envelope()])
         backoff: tuple[float, ...] = ()
         if not all(TERMINAL[run.byte] for one in changes for run in one.runs):

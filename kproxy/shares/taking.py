@@ -8,6 +8,8 @@ from kproxy.virtual.rows.batches import StoredBatch
 
 Stretch = tuple[int, int, StoredBatch | None]
 """The first and the last offset of a batch, or of a hole where nothing is to be given."""
+EXPIRED: StoredBatch = (-1, -1, -1, 0)
+"""The batch of a stretch whose records have expired: they are archived as a hole is."""
 
 
 class Range(NamedTuple):

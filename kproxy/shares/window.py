@@ -24,7 +24,7 @@ from kproxy.shares.record_states import (
     TO_DELAYED,
     RecordStates,
 )
-from kproxy.shares.taking import Limits, Range, Stretch, Taking
+from kproxy.shares.taking import EXPIRED, Limits, Range, Stretch, Taking
 from kproxy.virtual.commands.shares import Cause, Run
 from kproxy.virtual.rows.shares import (
     COUNT_MAX,
@@ -112,8 +112,9 @@ class Window(RecordStates):
         taken = Taking(limits)
         for first, last, batch in stretches:
             first = max(first, self.start)
-            if batch is None:
-                goes_on = self._archive_gap(first, last + 1, taken)
+            if batch is None or batch is EXPIRED:
+                cause = Cause.NONE if batch is None else Cause.EXPIRED
+                goes_on = self._archive_gap(first, last + 1, taken, cause)
             else:
                 goes_on = not taken.full and self._take_batch(first, last, taken)
             if not goes_on:
@@ -123,7 +124,7 @@ class Window(RecordStates):
         self._move_start()
         return Acquired(taken.ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
 
-    def _archive_gap(self, first: int, end: int, taken: Taking) -> bool:
+    def _archive_gap(self, first: int, end: int, taken: Taking, cause: Cause) -> bool:
         """Return whether all of it is archived: a hole may be of a billion offsets."""
         if first >= end:
             return True
@@ -136,7 +137,7 @@ class Window(RecordStates):
         self._grow(upto)
         for at, behind, byte in list(self._runs_in(first, upto)):
             if IS_AVAILABLE[byte]:
-                self._archive(at, behind, byte >> COUNT_SHIFT, Cause.NONE, taken)
+                self._archive(at, behind, byte >> COUNT_SHIFT, cause, taken)
         return upto == end
 
     def _archive(self, first: int, end: int, deliveries: int, cause: Cause, taken: Taking) -> None:

@@ -19,6 +19,7 @@ from kproxy.store.segments import Segments
 from kproxy.store.synced import Mark
 from kproxy.virtual.commands import envelope as envelopes
 from kproxy.virtual.commands.envelope import COPIED, Kind
+from kproxy.virtual.commands.records import EXPECTED
 from kproxy.virtual.commands.shares import FORWARD_BYTES
 
 _START = struct.Struct(">IIQB")  # length, CRC, log offset, kind
@@ -33,7 +34,7 @@ _LOW_BYTES = 3  # the bytes of a log offset in which frames of one segment diffe
 _KEPT = 3
 _COPIES = (Kind.COPY, Kind.REPLACE)
 _CARRYING = (
-    Kind.APPEND, Kind.FORWARD, Kind.SHIP, Kind.LATER, Kind.DUE, *_COPIES,
+    Kind.APPEND, Kind.APPEND_IF, Kind.FORWARD, Kind.SHIP, Kind.LATER, Kind.DUE, *_COPIES,
 )  # fmt: skip
 """The bytes that follow in other kinds, at the place of a record batch's length."""
 _NAME_BYTES_MAX = (1 << 16) - 1
@@ -86,7 +87,7 @@ class _Tail:
         behind = position + CRC_FROM + length - (at + _BATCH_LENGTH.size + int(inside))
         if kind == Kind.FORWARD:  # a group's name follows, and numbers
             return 0 <= behind - FORWARD_BYTES <= _NAME_BYTES_MAX
-        return not behind
+        return behind == (EXPECTED.size if kind == Kind.APPEND_IF else 0)
 
     def _pattern(self, size: int) -> re.Pattern[bytes]:
         """Return a pattern of a frame of this log from its log offset to its envelope's form."""

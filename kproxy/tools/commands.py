@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,10 +12,10 @@ import click
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
-from kproxy.tools.client import Address, Client, Refused
+from kproxy.tools.client import ROUTE_TO, Address, Client, Refused
 from kproxy.tools.options import as_json_option, asked, match_option, server_option
 from kproxy.tools.output import bar, print_json, size, table
-from kproxy.tools.routes import TITLES, cells
+from kproxy.tools.routes import TITLES, cells, decoded, entrance_option, template_of
 from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
 
 _LIMIT = 100
@@ -60,6 +61,7 @@ def _list(
 )  # fmt: skip
 @click.option("--group", help="show how far this group is behind")
 @click.option("--routes", is_flag=True, help="only queues that define a route, and its lag")
+@entrance_option
 @as_json_option
 @server_option
 def queues_command(
@@ -69,6 +71,7 @@ def queues_command(
     sort: str,
     group: str | None,
     routes: bool,
+    entrance: str | None,
     as_json: bool,
     bootstrap_server: Address,
 ) -> None:
@@ -78,7 +81,12 @@ def queues_command(
     wanted = _wanted(match)
 
     def ask(client: Client) -> list[QueueLine]:
-        lines = queues(client, wanted, first=first, group=group, routes=routes)
+        made, stands_for = wanted, _nothing
+        if entrance is not None:
+            stands_for = partial(decoded, template_of(client, entrance))
+            made = lambda name: wanted(name) and stands_for(name) is not None  # noqa: E731
+        found = queues(client, made, first=first, group=group, routes=routes)
+        lines = (replace(line, decoded=stands_for(line.name)) for line in found)
         if sort == "name":
             return list(islice(lines, limit + 1))
         with bar("looking at all queues", None) as told:
@@ -87,6 +95,7 @@ def queues_command(
     found = asked(bootstrap_server, ask)
     titles = ["QUEUE", "PARTITIONS", "RECORDS", "BYTES"] + (["LAG"] if group else [])
     titles += ["ROUTE", "ROUTE LAG", "WAITS"] if routes else []
+    titles += ["STANDS FOR"] if entrance is not None else []
     _list(found, limit, as_json, titles, lambda line: _cells(line, group is not None))
 
 
@@ -102,7 +111,14 @@ def _cells(line: QueueLine, with_lag: bool) -> list[Any]:
         shown.append(line.lag)
     if line.route is not None:
         shown += [line.route.route, line.route.lag, line.route.waits or "-"]
+    if line.decoded is not None:
+        shown.append(line.decoded)
     return shown
+
+
+def _nothing(name: str) -> str | None:
+    """Return no key: no entrance is asked for."""
+    return None
 
 
 @click.command(name="groups")
@@ -123,16 +139,29 @@ def groups_command(
 
 @click.command(name="describe")
 @click.argument("queue")
+@entrance_option
 @as_json_option
 @server_option
-def describe_command(queue: str, as_json: bool, bootstrap_server: Address) -> None:
+def describe_command(
+    queue: str, entrance: str | None, as_json: bool, bootstrap_server: Address
+) -> None:
     """Show a queue's partitions, settings, routes and groups."""
-    found: GroupDescription = asked(bootstrap_server, lambda client: describe(client, queue))
+
+    def ask(client: Client) -> GroupDescription:
+        stands_for = None
+        if entrance is not None:
+            stands_for = decoded(template_of(client, entrance), queue)
+            if stands_for is None:
+                raise Refused(f"{queue} is no name that the {ROUTE_TO} of {entrance} makes")
+        return replace(describe(client, queue), decoded=stands_for)
+
+    found: GroupDescription = asked(bootstrap_server, ask)
     if as_json:
         print_json([found.plain()])
         return
     settings = ", ".join(f"{name}={value}" for name, value in sorted(found.settings.items()))
-    line = f"{found.name}  id {found.id}  settings: {settings or 'defaults'}"
+    stands_for = "" if found.decoded is None else f"  stands for {found.decoded}"
+    line = f"{found.name}{stands_for}  id {found.id}  settings: {settings or 'defaults'}"
     click.echo(printable(line) + "\n")
     table(
         ["PARTITION", "LEADER", "START", "END", "RECORDS", "BYTES"],

@@ -27,6 +27,8 @@ class QueueLine:
     bytes: int
     lag: int | None = None
     route: RouteLine | None = None
+    decoded: str | None = None
+    """The key that its name stands for, where an entrance is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,8 @@ class GroupDescription:
     share_groups: list[dict[str, Any]] = field(default_factory=list)
     waiting: list[dict[str, Any]] = field(default_factory=list)
     routes: list[RouteLine] = field(default_factory=list)
+    decoded: str | None = None
+    """The key that its name stands for, where an entrance is asked for."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

@@ -10,6 +10,7 @@ from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.batches import Batch
+from kproxy.virtual.rows.idle import IDLE_DUE, idle_ms_of
 from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.rows.queues import Compaction, Partition, Queue
 from kproxy.virtual.rows.transactions import PENDING_BY_PARTITION, PENDING_COUNT_KEY
@@ -147,6 +148,8 @@ class CachedRows(Changes):
         self.put(rows.queue_key(queue.name), queue.encode())
         self._announce(queue.name, queue.changed_at)
         self.put(rows.name_key(queue.queue_id), queue.name.encode())
+        if queue.configs and idle_ms_of(queue.configs) >= 0:
+            self.file(IDLE_DUE.key(0, (queue.queue_id, 0)))
 
     def drop_queue(self, queue: Queue, log_offset: int) -> None:
         self.queue_changes += 1

@@ -26,7 +26,7 @@ from kproxy.protocol.batch import TRANSACTIONAL, BatchHeader, read_header
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import COPIED, NUMBERED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
-from kproxy.virtual.commands.records import Compact, Replace, Trim
+from kproxy.virtual.commands.records import EXPECTED, IF_END, AppendIf, Compact, Replace, Trim
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.access import SecurityFold
 from kproxy.virtual.folds.delays import DelayFold
@@ -106,6 +106,7 @@ class Fold:
         queues = QueueFold(state, shard, shards, routes, delays)
         self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
             Kind.APPEND: self._append,
+            Kind.APPEND_IF: self._append_if,
             Kind.CREATE: queues.create,
             Kind.GROW: queues.grow,
             Kind.DELETE: queues.delete,
@@ -116,6 +117,7 @@ class Fold:
             Kind.GROUP: groups.change,
             Kind.EXPIRE: groups.expire,
             Kind.DELETE_GROUP: groups.delete,
+            Kind.EXPIRE_QUEUE: queues.expire,
             Kind.CONFIGURE: queues.configure,
             Kind.DROP_TOMBSTONE: queues.drop_tombstone,
             Kind.PRODUCER_ID: transactions.allocate,
@@ -170,7 +172,14 @@ class Fold:
 
     # -- records
 
-    def _append(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+    def _append_if(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Append a batch where its partition ends as expected; a repetition is one all the same."""
+        place = location._replace(length=location.length - EXPECTED.size)
+        return self._append(log_offset, envelope, place, AppendIf.end_of(envelope))
+
+    def _append(
+        self, log_offset: int, envelope: Envelope, location: LogLocation, expected: int = -1
+    ) -> Outcome:
         key = (envelope.queue_id, envelope.partition)
         row = self.state.partition(key)
         if row is None:
@@ -188,6 +197,10 @@ class Fold:
                     return Outcome(verdict, log_start=row.log_start)
                 return Outcome(Code.NONE, verdict.base_offset, verdict.time_ms, row.log_start)
         base_offset = row.next_offset
+        if 0 <= expected != base_offset:
+            self.state.void(log_offset)
+            what = f"the partition ends at {base_offset}, not at {expected} ({IF_END})"
+            return Outcome(Code.INVALID_RECORD, log_start=row.log_start, message=what)
         if base_offset == row.log_start:
             self.state.file(rows.retention_due_key(envelope.number, *key))  # it has records again
         if header.producer_id >= 0:

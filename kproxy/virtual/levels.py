@@ -55,3 +55,5 @@ ONCE_FROM = 9
 """An envelope that the cluster has taken twice is applied once."""
 LANES_FROM = 9
 """Share groups may have lanes, which may be held."""
+LIFE_FROM = 9
+"""Queues and records may go by themselves, wait under a key, and be appended on a condition."""

@@ -8,23 +8,28 @@ partition, so there an anchor says which of them it is. From X on the fold goes 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.virtual.commands.delays import Due
+from kproxy.virtual.commands.delays import Due, Later, key_of
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
 from kproxy.virtual.commands.transactions import Marker
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
-from kproxy.virtual.folds.carried import DELAYS, carried
-from kproxy.virtual.folds.delays import file_at, remove_waiting
+from kproxy.virtual.folds.carried import ALONE, DELAYS, carried
+from kproxy.virtual.folds.delays import (
+    file_at,
+    note_waiting,
+    remove_waiting,
+    waiting_of,
+)
 from kproxy.virtual.outcome import LogLocation
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows import delays as delay_rows
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.batches import NOT_SAID, Batch, transaction_of
-from kproxy.virtual.rows.delays import WAITING_BATCHES
+from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.snapshot import NUMBER_AT
@@ -33,8 +38,9 @@ from kproxy.virtual.types import PartitionKey
 
 _COUNTER = struct.Struct(">qqqqQ")  # an anchor, and the offset that the partition ends at
 _ROWS_AT_ONCE = 1000
+_IDLE = IDLE_MS.encode()
 _COPIES = (Kind.COPY, Kind.REPLACE)
-_CARRYING = (Kind.APPEND, Kind.FORWARD, Kind.SHIP, *DELAYS)
+_CARRYING = (*ALONE, Kind.SHIP, *DELAYS)
 _LOG_OFFSET = (1 << NUMBER_AT) - 1
 
 
@@ -92,10 +98,26 @@ class Reindex:
             due = Due.decode(envelope)
             for last_offset in due.removed:
                 remove_waiting(self._state, delay_rows.hidden(due.key), last_offset)
+        by_key = False
+        if envelope.kind == Kind.LATER and (gone := Later.decode(envelope).gone) is not None:
+            by_key = True
+            self._forget_waiting((envelope.queue_id, envelope.partition), [one for one, _ in gone])
         numbers: dict[PartitionKey, int] = {}
         for key, batch, place in carried(self._state, log_offset, envelope, location):
             numbers[key] = number = numbers.get(key, -1) + 1
-            self._count_on(key, log_offset, read_header(batch), place, number=number)
+            digest = b""
+            if key[1] & rows.HIDDEN and (named := key_of(batch)) is not None:
+                digest = delay_rows.digest_of(named)
+                if by_key:
+                    self._forget_waiting(delay_rows.shown(key), [digest])
+            self._count_on(key, log_offset, read_header(batch), place, number=number, digest=digest)
+
+    def _forget_waiting(self, key: PartitionKey, digests: Iterable[bytes]) -> None:
+        """Remove what waits under keys that another record replaces, or cancels."""
+        for digest in digests:
+            last_offset = waiting_of(self._state, key, digest)
+            if last_offset is not None:
+                remove_waiting(self._state, delay_rows.hidden(key), last_offset)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         """Count on a MARKER: all partitions share its batch; a `v` row has those that took none.
@@ -112,7 +134,7 @@ class Reindex:
 
     def _count_on(
         self, key: PartitionKey, log_offset: int, header: BatchHeader, location: LogLocation,
-        *, routed: bool = False, number: int = 0,
+        *, routed: bool = False, number: int = 0, digest: bytes = b"",
     ) -> None:  # fmt: skip
         """Count a batch that took the next offsets of its partition, of which it got `number`
         before it by the same envelope."""
@@ -139,12 +161,14 @@ class Reindex:
         counted = _COUNTER.pack(at, last_offset + 1, size, through_ms, end_offset)
         self._state.put(counter_key, counted)
         if key[1] & rows.HIDDEN:
-            self._waits(key, header, last_offset)
+            self._waits(key, header, last_offset, digest)
 
-    def _waits(self, key: PartitionKey, header: BatchHeader, last_offset: int) -> None:
+    def _waits(
+        self, key: PartitionKey, header: BatchHeader, last_offset: int, digest: bytes
+    ) -> None:
         """Note that a batch waits until it is due."""
-        waiting = WAITING_BATCHES.key(delay_rows.shown(key), header.max_timestamp, last_offset)
-        self._state.put(waiting, b"")
+        due_ms = header.max_timestamp
+        note_waiting(self._state, delay_rows.shown(key), due_ms, last_offset, digest)
 
     def _void(self, log_offset: int) -> bool:
         return self._any_void and self._state.get(rows.no_effect_key(log_offset)) is not None
@@ -169,7 +193,9 @@ class Reindex:
         self._state.count_live(batch)
         self._state.put(batch_rows.batch_key(*key, last_offset), batch.encode())
         if key[1] & rows.HIDDEN:
-            self._waits(key, header, last_offset)
+            named = key_of(memoryview(envelope.body)[COPIED.size :])
+            digest = b"" if named is None else delay_rows.digest_of(named)
+            self._waits(key, header, last_offset, digest)
         self._look_soon(key)
 
     def finish(
@@ -208,6 +234,7 @@ class Reindex:
             if number % _ROWS_AT_ONCE == 0:
                 yield
         yield
+        yield from self._look_for_idle()
         yield from self._sweep_aborted()
 
     def _roll_back(self, key: PartitionKey, next_offset: int, size: int) -> None:
@@ -215,6 +242,16 @@ class Reindex:
         if row is not None:
             row.next_offset, row.size = max(row.log_start, next_offset), size
             self._state.put_partition(key, row)
+
+    def _look_for_idle(self) -> Iterator[None]:
+        """File queues that are deleted once nobody uses them: that index is not published."""
+        for number, (_, data) in enumerate(self._state.kv.scan(*RowKind.QUEUE.range()), 1):
+            if _IDLE in data:
+                queue = rows.decode_queue("", data)
+                self._state.file(IDLE_DUE.key(0, (queue.queue_id, 0)))
+            if number % _ROWS_AT_ONCE == 0:
+                yield
+        yield
 
     def _sweep_aborted(self) -> Iterator[None]:
         """Note for the sweeper where aborted transactions lie before the log start.

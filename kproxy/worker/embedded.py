@@ -14,6 +14,7 @@ from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import DirectoryUpgrades, SingleNode, open_identity
 from kproxy.protocol.responses import Broker
 from kproxy.shard.compactor import Compactor
+from kproxy.shard.expiry.idle_queues import IdleExpiry
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.opening import open_local
 from kproxy.shard.producer_expiry import ProducerExpiry
@@ -76,7 +77,8 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     shard, config, lookup, worker.now_ms, counters=worker.counters
                 )
                 expiry = ProducerExpiry(shard, config, worker.now_ms, worker.counters)
-                for background in (retention, compactor, expiry):
+                idle = IdleExpiry(shard, config, worker.now_ms, worker.counters)
+                for background in (retention, compactor, expiry, idle):
                     housekeeping.start_soon(background.run)
                 yield worker
                 housekeeping.cancel_scope.cancel()

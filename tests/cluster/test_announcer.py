@@ -10,7 +10,9 @@ from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import QueueIds
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.queues import ExpireQueue
 from kproxy.virtual.partitioner import shard_of
+from kproxy.virtual.rows.idle import IDLE_MS
 from kproxy.virtual.rows.queues import COMPARE_KEY
 from kproxy.virtual.types import QueueId
 from tests.cluster.fakes import SHARDS, Member, Topic
@@ -24,8 +26,8 @@ GROUP = next(f"g{i}" for i in range(99) if shard_of(f"g{i}", SHARDS) != HOME)
 GROUPS = shard_of(GROUP, SHARDS)
 
 
-def create(partitions: int = 1, name: str = NAME) -> Envelope:
-    values = {"name": name, "partitions": partitions, "configs": {}}
+def create(partitions: int = 1, name: str = NAME, **configs: str) -> Envelope:
+    values = {"name": name, "partitions": partitions, "configs": configs}
     return command(Kind.CREATE, QueueIds(SHARDS).new(HOME), values=values)
 
 
@@ -124,6 +126,22 @@ async def test_announcements_left_out_by_an_earlier_owner_are_made(
     fresh = CatalogueCache(DictKv(), SHARDS, lambda index: None)
     fresh.apply(story.topic.compacted())
     assert (fresh.find(NAME) is None) == gone
+
+
+async def test_all_workers_hear_that_a_queue_has_expired() -> None:
+    topic, asked = Topic(), create(**{IDLE_MS: "60000"})
+    owner, listener = Member(topic, 1), Member(topic, 2)
+    holder, shard = owner.hold(HOME)
+    owner.fold(holder, shard, claim(1))
+    holder._serve(shard, 0)
+    await owner.tasks.run()
+    owner.fold(holder, shard, asked)
+    await listener.hear()
+    assert listener.cache.find(NAME) is not None
+    owner.fold(holder, shard, ExpireQueue(asked.queue_id, 0, 60_000).envelope())
+    await owner.tasks.run()
+    await listener.hear()
+    assert listener.cache.find(NAME) is None
 
 
 async def test_a_late_tombstone_leaves_the_queue_that_has_the_name_now(story: Story) -> None:

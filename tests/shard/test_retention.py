@@ -247,3 +247,20 @@ async def test_a_filter_that_begins_before_the_trim_has_what_it_would_take(tmp_p
             assert held(shard) == 1
             assert shard.state.passed_on((QUEUES[0], 0)) == 0
             assert filed(shard)
+
+
+async def test_the_last_records_are_kept_however_they_came(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running(tmp_path, sync="never") as shard:
+        looks = retention(shard, clock)
+        await create(shard, QUEUES[0])
+        values = {"set": {"kproxy.retention.records": "4"}, "drop": [], "all": False}
+        await shard.append([command(Kind.CONFIGURE, QUEUES[0], values=values)]).wait()
+        body = batch(b"a", b"b", b"c", times=(clock.now,) * 3)
+        for held_then in (3, 4, 4):
+            await shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]).wait()
+            clock.now += CHECK_MS
+            await all_looks(looks)
+            assert held(shard) == held_then
+        row = present(shard.state.partition((QUEUES[0], 0)))
+        assert (row.log_start, row.next_offset) == (5, 9)

@@ -28,6 +28,7 @@ from kproxy.store import rocks as rocks_module
 from kproxy.virtual import producers
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
+from kproxy.virtual.commands.records import AppendIf
 from kproxy.virtual.counts import counted
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
@@ -178,6 +179,10 @@ class Simulation:
         body = batch(*values, producer_id=producer_id, epoch=0, sequence=sequence)
         self.sequences[key, producer_id] = sequence + count
         self.last[key] = body
+        if self.rng.random() < 0.1:
+            end = max(0, self.model.partitions[queue][index].end + self.rng.choice((0, 0, -1, 1)))
+            body = AppendIf.body(body, end)
+            return Envelope(Kind.APPEND_IF, queue, index, time_ms=time_ms, body=body)
         return Envelope(Kind.APPEND, queue, index, time_ms=time_ms, body=body)
 
     def check(self, shard: Shard) -> None:

@@ -25,7 +25,7 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.virtual import reindex, snapshot
 from kproxy.virtual.commands.envelope import COPIED, NUMBERED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
-from kproxy.virtual.commands.records import Compact
+from kproxy.virtual.commands.records import AppendIf, Compact
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.counts import counted
 from kproxy.virtual.fold import PASSED, Fold
@@ -440,6 +440,11 @@ class Simulation:
         self.sequences[queue, index] = sequence + count
         by_time = len(self.owner.log) > self.by_time_from
         time_ms = len(self.owner.log) if by_time else 0
+        if self.rng.random() < 0.2:
+            row = self.owner.state.partition((queue, index))
+            end = max(0, (row.next_offset if row else 0) + self.rng.choice((0, 0, -1, 1)))
+            body = AppendIf.body(body, end)
+            return Envelope(Kind.APPEND_IF, queue, index, time_ms=time_ms, body=body)
         return Envelope(Kind.APPEND, queue, index, time_ms=time_ms, body=body)
 
     def forget(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.records import AppendIf
 from tests.commands import values_of
 
 
@@ -73,6 +74,9 @@ class Model:
                 return Code.OFFSET_OUT_OF_RANGE, None
             part.start = max(part.start, start)
             return Code.NONE, part.start
+        if envelope.kind == Kind.APPEND_IF:
+            body = bytes(AppendIf.batch_of(envelope))
+            return self.append(part, body, AppendIf.end_of(envelope))
         assert envelope.kind == Kind.APPEND
         return self.append(part, envelope.body)
 
@@ -82,7 +86,9 @@ class Model:
         if index < len(parts):
             parts[index].sent.pop(producer_id, None)
 
-    def append(self, part: PlainPartition, body: bytes) -> tuple[Code, int | None]:
+    def append(
+        self, part: PlainPartition, body: bytes, expected: int | None = None
+    ) -> tuple[Code, int | None]:
         header = read_header(body)
         pid, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         count, base = header.record_count, part.end
@@ -98,6 +104,10 @@ class Model:
                         return Code.NONE, old_base
                 if first != batches[-1][0] + batches[-1][1]:
                     return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, None
+        if expected not in (None, base):
+            return Code.INVALID_RECORD, None
+        if pid >= 0:
+            if epoch == known_epoch:
                 batches.append((first, count, base))
             else:
                 part.sent[pid] = (epoch, [(first, count, base)])

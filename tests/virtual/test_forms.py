@@ -15,7 +15,8 @@ from tests.virtual.commands.test_commands import WRITTEN
 
 Q = QueueId(bytes(range(16)))
 BY_HAND = {
-    Kind.APPEND: "a batch", Kind.COPY: "a batch", Kind.REPLACE: "a batch", Kind.LATER: "batches",
+    Kind.APPEND: "a batch", Kind.APPEND_IF: "a batch", Kind.COPY: "a batch",
+    Kind.REPLACE: "a batch", Kind.LATER: "batches",
     Kind.DUE: "batches", Kind.SHIP: "batches", Kind.FORWARD: "a batch",
     Kind.COMMIT: "hot; its body depends on the level", Kind.TRANSACTION_COMMIT: "the same",
     Kind.DELETE_OFFSETS: "its body depends on the level", Kind.EXPIRE: "the same",

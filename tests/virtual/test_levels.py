@@ -6,12 +6,14 @@ from kproxy.common.errors import KafkaError
 from kproxy.metadata import queue_settings
 from kproxy.metadata.levels import Level
 from kproxy.virtual import levels
+from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import AssignPartitions, ConfigureQueue, CreateQueue
 from kproxy.virtual.commands.shares import ChangeShares
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import (
     LANES_FROM,
+    LIFE_FROM,
     NEWEST,
     OLDEST,
     PRODUCERS_FROM,
@@ -29,6 +31,8 @@ def may_be_written(envelope: Envelope, level: int) -> bool:
         return False
     if envelope.kind == Kind.APPEND and envelope.time_ms:
         return level >= PRODUCERS_FROM
+    if envelope.kind == Kind.LATER and Later.decode(envelope).gone is not None:
+        return level >= LIFE_FROM
     if envelope.kind == Kind.ASSIGN_PARTITIONS and AssignPartitions.decode(envelope).routes:
         return level >= ROUTES_FROM
     if envelope.kind == Kind.SHARE and ChangeShares.decode(envelope).holds:

@@ -101,6 +101,7 @@ class TopicNeeds(Definitions, Protocol):
 class ConfigNeeds(Definitions, Protocol):
     cluster: Cluster
     dead_letters: DeadLetters
+    delays: Delays
     passages: Passages
     shares: SharePartitions
     group_rules: GroupRules

@@ -50,6 +50,8 @@ def check_routes(
         raise KafkaError(Code.INVALID_CONFIG, fault)
     source = values.get(FROM)
     if not source and not values.get(TO):
+        if fault := partitions_conflict(values, partitions):
+            raise KafkaError(Code.INVALID_CONFIG, fault)
         return
     fault = names_conflict(values, name) or partitions_conflict(values, partitions)
     if fault is None and source and source != was.get(FROM):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.delays.listing import page_of, read_place
 from kproxy.delays.standing import DelayStanding, waiting_for
 from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import ConfigNeeds
@@ -51,6 +52,8 @@ ROUTES = STATE + "routes"
 """The standing of a queue's routes, likewise, in partitions served here."""
 DELAYS = STATE + "delays"
 """The records of a queue that wait until they are due, likewise."""
+WAITING = STATE + "waiting:"
+"""The prefix of a partition and a place (`delays.listing`): the records that wait from there on."""
 _PARTITIONS_MAX = 1000  # partitions of a queue that are told of
 _ROUTES_MAX, _ROUTE_BYTES = 20_000, 200
 _Synonym = tuple[str, str, int]  # name, value, source
@@ -77,6 +80,9 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
                 found.append(await _routes(worker, request, resource.resource_name))
             if names is not None and DELAYS in names and resource.resource_type == TOPIC:
                 found.append(await _delays(worker, request, resource.resource_name))
+            if names is not None and resource.resource_type == TOPIC:
+                for name in [one for one in names if one.startswith(WAITING)]:
+                    found.append(await _waiting(worker, request, resource.resource_name, name))
             result["configs"] = found
             await request.budget.step(len(found) * _ENTRY_BYTES)
             if names is not None and resource.resource_type == GROUP:
@@ -217,6 +223,32 @@ async def _delays(worker: ConfigNeeds, request: Request, name: str) -> dict[str,
             told.append(stands)
         await request.budget.step()
     return _stands(request.body, DELAYS, told, "What waits for a queue until it is due.")
+
+
+async def _waiting(worker: ConfigNeeds, request: Request, queue: str, name: str) -> dict[str, Any]:
+    """Return records that wait for a partition. Require READ: they are its records.
+
+    Raise KafkaError.
+    """
+    if not request.permits.topic(Op.READ, queue):
+        raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
+    index, _, place = name.removeprefix(WAITING).partition(":")
+    try:
+        start = read_place(place)
+        _, key, shard = worker.partition(queue, int(index))
+    except ValueError:
+        raise KafkaError(Code.INVALID_REQUEST, f"{name} is no place") from None
+    await request.budget.rest()
+    try:
+        records, following = await page_of(shard, key, start, worker.delays.readers)
+    except (OSError, EOFError) as error:
+        raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
+    await request.budget.step(len(records) * _ENTRY_BYTES)
+    found = {
+        "records": records,
+        "next": None if following is None else ":".join(map(str, following)),
+    }
+    return _stands(request.body, name, found, "Records that wait until they are due.")
 
 
 def _of_server(body: Any, told: Told) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from kproxy.delays.splitting import Split
 from kproxy.handlers.common import enlisting
 from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce import delaying
+from kproxy.handlers.produce.conditions import Conditional
 from kproxy.handlers.produce.expired import note_expired
 from kproxy.handlers.produce.guard import Guard, find_or_make
 from kproxy.handlers.produce.inspection import (
+    Found,
     Inspected,
-    is_split_at_once,
+    is_read_at_once,
     may_not_be_routed,
-    split_at_once,
+    read_at_once,
 )
 from kproxy.handlers.produce.transactions import Refusals, takes_part
 from kproxy.metadata.queue_settings import QueueSettings, settings_of
@@ -67,9 +69,9 @@ class NotReady(Exception):
     """
 
 
-_Checked = tuple[Records, BatchHeader, bool, Split | None, bool]
-"""A batch that may be appended, its header, whether it is as it was sent, what else is in it for
-later, and whether all of it waits. A plain tuple: one is made for each batch.
+_Checked = tuple[Records, BatchHeader, bool, Split | Conditional | None, bool]
+"""A batch that may be appended, its header, whether it is as it was sent, what its records say, and
+whether any of it waits. A plain tuple: one is made for each batch.
 """
 
 
@@ -165,7 +167,7 @@ class ProduceCall:
     ) -> None:
         settings, key = settings_of(queue.configs), (queue.queue_id, index)
         try:
-            batch, header, as_sent, split, delayed = self._checked(queue, index, settings, records)
+            batch, header, as_sent, said, delayed = self._checked(queue, index, settings, records)
         except BadBatch as error:
             answers.append(_refused(index, error))
             return
@@ -184,10 +186,12 @@ class ProduceCall:
         look_ms = settings.look_at_ms(header.max_timestamp, self._now_ms, self._check_ms)
         if 0 <= header.max_timestamp < self._now_ms - settings.expires_after_ms and not delayed:
             note_expired(self._worker, shard, queue, key, header)
-        if delayed:
+        if isinstance(said, Conditional):
+            envelope = said._replace(batch=batch).envelope(key, look_ms, self._came_ms)
+        elif delayed:
             try:
                 envelope = delaying.later(
-                    self._worker, shard, key, settings, batch, header, split, self._now_ms,
+                    self._worker, shard, key, settings, batch, header, said, self._now_ms,
                     look_ms,
                 )  # fmt: skip
             except BadBatch as error:
@@ -215,22 +219,25 @@ class ProduceCall:
         self, queue: Queue, index: int, settings: QueueSettings, records: Records | None
     ) -> _Checked:
         """Return a batch as its queue's settings have it. Raise BadBatch; NotReady."""
-        split, delayed, version = None, False, self._version
+        said: Split | Conditional | None = None
+        delayed, version = False, self._version
         routed = settings.route_lag_max is not None
         if settings.inspects or (routed and may_not_be_routed(settings, records)):
-            if self._inspected is None and is_split_at_once(settings, records):
-                split = split_at_once(self._worker, settings, records, version)
+            if self._inspected is None and is_read_at_once(settings, records):
+                said = read_at_once(self._worker, settings, records, version)
             else:
                 found = self._looked_into(queue, index, records)
-                split = found if isinstance(found, Split) else None
-                records = found.batch if isinstance(found, Split) else found
+                if isinstance(found, Split | Conditional):
+                    said, records = found, found.batch
+                else:
+                    records = found
             version = max(version, ZSTD_FROM)  # packed, perhaps as its client could not
         header = check(records, self._worker.batch_limits.of(settings), version)
         assert records is not None
         batch = self._stamped(settings, header, records)
         if settings.delay is not None:
-            delayed = delaying.waits(settings, header, split)
-        return batch, header, batch is records, split, delayed
+            delayed = delaying.waits(settings, header, said)
+        return batch, header, batch is records, said, delayed
 
     def _answered_at_once(
         self, shard: Shard, key: PartitionKey, settings: QueueSettings, header: BatchHeader
@@ -277,7 +284,7 @@ class ProduceCall:
             self._throttle_ms = max(self._throttle_ms, int(_THROTTLE_MS_MAX * share))
         return lag >= lag_max
 
-    def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Records | Split:
+    def _looked_into(self, queue: Queue, index: int, records: Records | None) -> Found | None:
         """Look into a batch. Raise BadBatch; NotReady."""
         if self._inspected is None:
             raise NotReady
@@ -365,6 +372,8 @@ class ProduceCall:
         unknown = Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
         for (answers, slot, index), outcome in zip(self._waiting, outcomes, strict=True):
             code = unknown if outcome.code == Code.UNKNOWN_TOPIC_ID else outcome.code
+            if outcome.message is not None and code == Code.INVALID_RECORD:
+                self._worker.counters.appends_refused += 1
             answers[slot] = Produced(
                 index, code, outcome.number, outcome.time_ms, outcome.log_start, outcome.message
             )

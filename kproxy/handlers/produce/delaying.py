@@ -3,6 +3,7 @@
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split
 from kproxy.handlers.common.needs import ProduceNeeds
+from kproxy.handlers.produce.conditions import Conditional
 from kproxy.metadata.delay_settings import RECORDS_MAX
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
@@ -14,10 +15,10 @@ from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import PartitionKey
 
 
-def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> bool:
+def waits(settings: QueueSettings, header: BatchHeader, said: Split | Conditional | None) -> bool:
     """Return whether any record of a batch waits. Raise BadBatch: a transaction's must not."""
     assert settings.delay is not None
-    found = bool(split.later) if split is not None else settings.delay.fixed_ms > 0
+    found = said.waits if isinstance(said, Split) else settings.delay.fixed_ms > 0
     if found and header.attributes & TRANSACTIONAL:
         raise BadBatch(
             Code.INVALID_RECORD,
@@ -28,11 +29,13 @@ def waits(settings: QueueSettings, header: BatchHeader, split: Split | None) -> 
 
 def later(
     worker: ProduceNeeds, shard: Shard, key: PartitionKey, settings: QueueSettings,
-    batch: Records, header: BatchHeader, split: Split | None, now_ms: int, look_ms: int,
+    batch: Records, header: BatchHeader, said: Split | Conditional | None, now_ms: int,
+    look_ms: int,
 ) -> Envelope:  # fmt: skip
     """Return a LATER. Raise BadBatch: too much waits."""
     delay = settings.delay
     assert delay is not None
+    split = said if isinstance(said, Split) else None
     records = header.record_count if split is None else split.waiting
     if waiting_in(shard.state.get, key).records + records > delay.records_max:
         what = f"{delay.records_max} records of this partition may wait, no more ({RECORDS_MAX})"
@@ -54,5 +57,5 @@ def later(
     now = stamped(split.now, now_ms) if stamps else split.now
     return Later.envelope(
         key, split.later, now=now, split=split.header_bytes, time_ms=now_ms, look_ms=look_ms,
-        by_time=by_time,
+        by_time=by_time, gone=split.gone,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """The reading of a batch's records before it is appended, for queues whose settings ask for it.
 
 These are compacted queues (each record needs a key), queues with a bound on how old a timestamp may
-be, queues with a compression of their own, and queues whose records may say when they are due. An
-entrance asks for a look at batches that may hold a larger record than a route passes on. Rules,
-codes and messages follow Kafka's `LogValidator`. All others are appended as they came: nobody looks
-inside.
+be, queues with a compression of their own, and queues whose records may say when they are due or
+on what condition they are appended. An entrance asks for a look at batches that may hold a larger
+record than a route passes on. Rules, codes and messages follow Kafka's `LogValidator`. All others
+are appended as they came: nobody looks inside.
 """
 
 from anyio import to_thread
@@ -12,10 +12,11 @@ from anyio import to_thread
 from kproxy.common.errors import Code
 from kproxy.delays.splitting import Split, split
 from kproxy.handlers.common.needs import ProduceNeeds
+from kproxy.handlers.produce.conditions import Conditional, condition
 from kproxy.loop.asking import counted
 from kproxy.metadata.delay_settings import MODE
 from kproxy.metadata.demands import Demands, Fault
-from kproxy.metadata.queue_settings import QueueSettings, settings_of
+from kproxy.metadata.queue_settings import CONDITION, QueueSettings, settings_of
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, check, read_header
 from kproxy.protocol.codecs import TooLarge, unpacked_most
 from kproxy.protocol.produce_request import ProduceRequest
@@ -28,11 +29,13 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request
 
-Inspected = dict[PartitionKey, Records | Split | BadBatch]
+Found = Records | Split | Conditional
+"""A batch as it is appended, and what its records say of that."""
+Inspected = dict[PartitionKey, Found | BadBatch]
 """The batches to append in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
-_SPLIT_AT_ONCE_BYTES = 32_768  # bytes, if only headers are looked for
+_READ_AT_ONCE_BYTES = 32_768  # bytes, if only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
@@ -65,26 +68,28 @@ async def inspect(worker: ProduceNeeds, request: Request, body: ProduceRequest) 
     return found
 
 
-def split_at_once(
+def read_at_once(
     worker: ProduceNeeds, settings: QueueSettings, records: Records | None, version: int
-) -> Split | None:
-    """Return what waits of a small batch; None: nothing. Raise BadBatch."""
+) -> Split | Conditional | None:
+    """Return what the records of a small batch say; None: nothing. Raise BadBatch."""
     header = check(records, worker.batch_limits.of(settings), version)
     delay = settings.delay
     assert records is not None
-    assert delay is not None
     try:
         data = unpacked(records)
+        if settings.conditional:
+            return condition(records, header, data)
+        assert delay is not None
         return split(header, records, data, delay, worker.now_ms(), worker.delays.batch_bytes_max)
     except Malformed as error:
         raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
 
 
-def is_split_at_once(settings: QueueSettings, records: Records | None) -> bool:
-    """Return whether a batch is looked into only for when its records are due, and is small."""
+def is_read_at_once(settings: QueueSettings, records: Records | None) -> bool:
+    """Return whether a batch is small, and only headers of its records are looked for."""
     if settings.demands.of_records or not records or len(records) < HEADER_BYTES:
         return False
-    return len(records) <= _SPLIT_AT_ONCE_BYTES and not read_header(records).codec
+    return len(records) <= _READ_AT_ONCE_BYTES and not read_header(records).codec
 
 
 def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
@@ -122,7 +127,7 @@ def _queue(worker: ProduceNeeds, topic: str | bytes) -> Queue | None:
 
 async def _aside(
     worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
-) -> Records | Split:
+) -> Found:
     """Inspect on a thread, of which there are few, and with memory for what it unpacks to."""
     memory, size = worker.answer_memory.mine(), 2 * max(INSPECTED_BYTES_MAX, len(records))
     await memory.wait_for_room()
@@ -137,7 +142,7 @@ async def _aside(
 
 def _inspected(
     worker: ProduceNeeds, queue: Queue, index: int, settings: QueueSettings, records: Records
-) -> Records | Split:
+) -> Found:
     """Return a batch as it is appended. Raise BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()
     try:
@@ -149,8 +154,10 @@ def _inspected(
         checked = records
         if settings.demands.of_records:
             checked = _checked(now_ms, queue, index, settings.demands, records, header, data)
+        if settings.conditional:
+            return condition(checked, header, data) or checked
         delay = settings.delay
-        if delay is None or not delay.by_header:
+        if delay is None or not (delay.by_header or delay.by_key):
             return checked
         most = worker.delays.batch_bytes_max
         return split(read_header(checked), checked, data, delay, now_ms, most) or checked
@@ -169,6 +176,8 @@ def _asking(settings: QueueSettings) -> str:
         return "compression.type"
     if settings.demands.of_records:
         return "message.timestamp.before.max.ms"
+    if settings.conditional:
+        return CONDITION
     return TO if settings.delay is None else MODE
 
 

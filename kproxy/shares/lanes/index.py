@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from kproxy.shares.lanes.records import MASK, LaneRecords
+from kproxy.shares.lanes.records import EXPIRING_BYTES, MASK, LaneRecords
 from kproxy.shares.lanes.ring import LEVELS, Rings
 from kproxy.shares.lanes.table import NONE
 
@@ -62,12 +62,13 @@ class LaneIndex(LaneRecords):
         """The bytes that it takes, about."""
         records = (9 if self._levels is not None else 8) * len(self._lanes)
         more = 200 * len(self._tats) + _KNOWN_BYTES * len(self._known)
+        more += EXPIRING_BYTES * len(self.expiring)
         return records + self.table.size + self._rings.size + more
 
     @property
     def is_ready(self) -> bool:
-        """Whether there may be a record to be taken."""
-        return bool(self._rings)
+        """Whether there may be a record to be taken, or to be archived as it has expired."""
+        return bool(self._rings) or bool(self.expired)
 
     @property
     def due(self) -> float:
@@ -164,13 +165,23 @@ class LaneIndex(LaneRecords):
         else:
             self._rings.by_level[level].add(lane)
 
-    def take(self, now: float) -> int:
-        """Take the record whose turn it is; -1: there is none. After `clean`."""
+    def take(self, now: float, now_ms: int = 0) -> int:
+        """Take the record whose turn it is; -1: there is none. After `clean`.
+
+        Records that have expired by `now_ms` before it in its lane leave for `expired`; that is no
+        turn, nor of the lane's rate.
+        """
         rings = self._rings
         while (level := rings.next_level()) >= 0:
             lane = rings.by_level[level].pop()
             if not self._is_ready(lane):
                 continue
+            if self.expiring:
+                if not self._leave_expired(lane, now_ms):
+                    self._enter(lane)
+                    return -1
+                if self.table.tails[lane] == NONE:
+                    continue
             head = self._head(lane)
             if self._levels is not None and self._levels[head - self._base] != level:
                 self._enter(lane)
@@ -184,8 +195,9 @@ class LaneIndex(LaneRecords):
             return head
         return -1
 
-    def take_fresh(self, count: int, states: bytearray, start: int) -> list[int]:
-        """Take as many records at most as `take` would, before one that was delivered already.
+    def take_fresh(self, count: int, states: bytearray, start: int, now_ms: int = 0) -> list[int]:
+        """Take as many records at most as `take` would, before one that was delivered already, or
+        has expired.
 
         `states`: a byte for each record from `start` on, 0 for one that never was. Lanes with
         rates, weights or levels give nothing here.
@@ -196,7 +208,7 @@ class LaneIndex(LaneRecords):
             return found
         (ring,) = self._rings.by_level
         tails, links, base, busy = self.table.tails, self._next, self._base, self._busy
-        most = turns.in_flight
+        most, expiring = turns.in_flight, self.expiring
         while len(found) < count and ring.length:
             lane = ring.first
             tail = tails[lane]
@@ -207,6 +219,8 @@ class LaneIndex(LaneRecords):
             last = (tail - base) & MASK
             at = (links[last] - base) & MASK
             if states[base + at - start]:
+                break
+            if expiring and expiring.get(base + at, now_ms + 1) <= now_ms:
                 break
             found.append(base + at)
             flying += 1
@@ -278,9 +292,11 @@ class LaneIndex(LaneRecords):
     def done(self, offsets: Iterable[int]) -> None:
         """Forget records that were taken: they are done."""
         base, lanes, busy, most = self._base, self._lanes, self._busy, self._turns.in_flight
-        count = len(lanes)
+        count, expiring = len(lanes), self.expiring
         for offset in offsets:
             at = offset - base
+            if expiring:
+                expiring.pop(offset, None)
             if not 0 <= at < count or (lane := lanes[at]) == NONE:
                 continue
             lanes[at] = NONE

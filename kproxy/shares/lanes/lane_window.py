@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kproxy.shares.lanes.index import LaneIndex
 from kproxy.shares.leases import Lease
 from kproxy.shares.record_states import ACQUIRED, COUNT_BITS, IS_ACQUIRED, PENDING
 from kproxy.shares.taking import Limits, Range, Taking
@@ -35,13 +36,18 @@ class LaneWindow(Window):
     __slots__ = ()
 
     def acquire_by_lane(
-        self, member: str, limits: Limits, deadline: float, number: int, now: float
-    ) -> Acquired:
-        """Give a member records of the lanes whose turn it is; archive the holes that were seen."""
+        self, member: str, limits: Limits, deadline: float, number: int, now: float,
+        now_ms: int = 0,
+    ) -> Acquired:  # fmt: skip
+        """Give a member records of the lanes whose turn it is.
+
+        Archive the holes that were seen, and what has expired by `now_ms`.
+        """
         assert self.lanes is not None
         taken = Taking(limits)
         self._archive_holes(taken)
-        offsets = self._take_turns(limits, taken, now)
+        offsets = self._take_turns(limits, taken, now, now_ms)
+        self._archive_expired(self.lanes, taken)
         offsets.sort()
         ranges = self._ranges(offsets)
         if offsets:
@@ -107,12 +113,22 @@ class LaneWindow(Window):
             first = max(first, self.start)
             upto = min(end, first + _HOLE_MAX)
             if first < end:
-                self._archive_gap(first, upto, taken)
+                self._archive_gap(first, upto, taken, Cause.NONE)
             if upto < end:
                 self.holes.append((upto, end))
                 return
 
-    def _take_turns(self, limits: Limits, taken: Taking, now: float) -> list[int]:
+    def _archive_expired(self, lanes: LaneIndex, taken: Taking) -> None:
+        """Archive what has left its lane as it has expired: its lane goes on meanwhile."""
+        if not lanes.expired:
+            return
+        offsets = sorted(offset for offset in lanes.expired if offset >= self.start)
+        lanes.expired.clear()
+        states = [self._states[offset - self.start] for offset in offsets]
+        for first, records, byte, _ in runs_of(offsets, states, Cause.EXPIRED):
+            self._archive(first, first + records, byte >> COUNT_SHIFT, Cause.EXPIRED, taken)
+
+    def _take_turns(self, limits: Limits, taken: Taking, now: float, now_ms: int) -> list[int]:
         """Take records, and return their offsets in the order of turns."""
         lanes, states, start = self.lanes, self._states, self.start
         assert lanes is not None
@@ -122,12 +138,12 @@ class LaneWindow(Window):
         )
         while left > 0:
             if taken.throttled is None:
-                fresh = lanes.take_fresh(left, states, start)
+                fresh = lanes.take_fresh(left, states, start, now_ms)
                 for offset in fresh:
                     states[offset - start] = _ACQUIRED_ONCE
                 offsets += fresh
                 left -= len(fresh)
-            if left <= 0 or (offset := lanes.take(now)) < 0:
+            if left <= 0 or (offset := lanes.take(now, now_ms)) < 0:
                 break
             deliveries = states[offset - start] >> COUNT_SHIFT
             if deliveries:

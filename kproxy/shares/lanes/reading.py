@@ -1,7 +1,7 @@
 """A reader of the lanes of records in their batches, some at a time, mostly on a thread."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import mmh3
 
@@ -11,6 +11,7 @@ from kproxy.protocol.record_runs import body_runs
 from kproxy.protocol.record_starts import record_keys
 from kproxy.protocol.records import Body
 from kproxy.protocol.varint import Malformed
+from kproxy.shares.expiries import NAMES, may_expire, times_in
 from kproxy.shares.taking import Stretch
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import NO_TRANSACTION, StoredBatch, transaction_of
@@ -22,7 +23,9 @@ _NEAR_BYTES = 256 << 10  # read in one go, of batches that lie near each other
 _WORD = (1 << 64) - 1
 LEVEL = 4
 """The level of a record that says none."""
-_Run = tuple[list[int], list[int], list[int] | None]
+Expiring = tuple[tuple[int, int], ...]
+"""(offset, when it expires) of the records that do."""
+_Run = tuple[list[int], list[int], list[int] | None, Expiring]
 _LEVELS = {b"%d" % level: level for level in range(10)}
 
 
@@ -46,6 +49,7 @@ class Part(NamedTuple):
     levels: Sequence[int] | None = None
     base: int = -1
     transaction: int = NO_TRANSACTION
+    expiring: Expiring = ()
     is_readable: bool = True
 
 
@@ -54,14 +58,18 @@ class NotAtOnce(Exception):
 
 
 class LaneReader:
-    """A reader of lanes by a group's rules. It keeps a batch of which not all was told."""
+    """A reader of lanes by a group's rules. It keeps a batch of which not all was told.
 
-    def __init__(self, rules: LaneRules) -> None:
+    `expires`: headers say when records expire.
+    """
+
+    def __init__(self, rules: LaneRules, *, expires: bool = False) -> None:
+        self._expires = expires
         self._header = rules.header.encode()
         self._level = rules.priority.encode()
         self._by_level = rules.by_level
         names = frozenset(filter(None, (self._header, self._level)))
-        self.names: bool | frozenset[bytes] = names or False
+        self.names: Literal[False] | frozenset[bytes] = names or False
         """The headers that are looked at; False: none."""
         self._open: tuple[int, Iterator[Part]] | None = None
 
@@ -122,10 +130,9 @@ class LaneReader:
             return
         transaction, told = transaction_of(head), base
         try:
-            for deltas, hashes, levels in self._runs(head, data):
-                offsets = [base + delta for delta in deltas]
+            for offsets, hashes, levels, expiring in self._runs(head, base, data):
                 end = offsets[-1] + 1
-                yield Part(told, end, offsets, hashes, levels, base, transaction)
+                yield Part(told, end, offsets, hashes, levels, base, transaction, expiring)
                 told = end
             if told <= last:
                 yield Part(told, last + 1, base=base, transaction=transaction)
@@ -134,19 +141,28 @@ class LaneReader:
                 end = min(last + 1, told + _RUN_MAX)
                 levels = [LEVEL] * (end - told) if self._level else None
                 hashes = [hash_of(b"")] * (end - told)
-                yield Part(told, end, range(told, end), hashes, levels, base, transaction, False)
+                yield Part(
+                    told, end, range(told, end), hashes, levels, base, transaction,
+                    is_readable=False,
+                )  # fmt: skip
                 told = end
 
-    def _runs(self, head: BatchHeader, data: memoryview) -> Iterator[_Run]:
-        """Yield the offset deltas, the hashes and the levels of records. Raise Malformed."""
+    def _runs(self, head: BatchHeader, base: int, data: memoryview) -> Iterator[_Run]:
+        """Yield the offsets, the hashes and the levels of records, and when they expire. Raise
+        Malformed."""
+        expires = self._expires and may_expire(head, data)
         is_whole = not head.codec and len(data) <= _WHOLE_BYTES
-        if is_whole and not self.names:
+        if is_whole and not self.names and not expires:
             deltas, keys = record_keys(head, bytes(data[HEADER_BYTES:]))
             if deltas:
-                yield deltas, [hash_of(key) for key in keys], None
+                yield [base + delta for delta in deltas], [hash_of(key) for key in keys], None, ()
             return
-        for run in body_runs(head, data, headers=self.names):
-            yield [one[0] for one in run], *self._lanes_of(run)
+        names = self.names
+        if expires:
+            names = NAMES | (names or frozenset())
+        for run in body_runs(head, data, headers=names):
+            expiring = tuple(times_in(base, run)) if expires else ()
+            yield [base + one[0] for one in run], *self._lanes_of(run), expiring
 
     def _lanes_of(self, run: list[Body]) -> tuple[list[int], list[int] | None]:
         levels = None
@@ -180,7 +196,8 @@ def _joined(before: Part, part: Part) -> Part | None:
         return None
     offsets += part.offsets
     hashes += part.hashes
-    return Part(before.first, part.end, offsets, hashes, levels, before.base)
+    expiring = before.expiring + part.expiring
+    return Part(before.first, part.end, offsets, hashes, levels, before.base, expiring=expiring)
 
 
 class _Lying:

@@ -13,13 +13,18 @@ MASK = 0x7FFFFFFF
 """The part of an offset that is in a link: more than any window has."""
 _CLEANED_MAX = 5000  # offsets in a row, some milliseconds
 _DROPPED_MIN = 4096
+_EXPIRED_MAX = 1000  # that leave their lanes at once: a run of the log each, where they are apart
+EXPIRING_BYTES = 120  # a record whose time is known takes them
 _PART = 4  # the part of the arrays that is let go at once
 
 
 class LaneRecords:
     """The records of the offsets from `start` to `end`."""
 
-    __slots__ = ("_base", "_cleaned", "_lanes", "_levels", "_next", "available", "start", "table")
+    __slots__ = (
+        "_base", "_cleaned", "_lanes", "_levels", "_next", "available", "expired", "expiring",
+        "start", "table",
+    )  # fmt: skip
 
     def __init__(self, start: int, prioritised: bool, salt: int) -> None:
         self.start = start
@@ -30,6 +35,10 @@ class LaneRecords:
         self.table = LaneTable(salt)
         self.available = 0
         """The records that are available, in lanes that are ready or not."""
+        self.expiring: dict[int, int] = {}
+        """The time in milliseconds when a record expires, by offset, of those that do."""
+        self.expired: list[int] = []
+        """The records that have left their lanes as they have expired, and are to be archived."""
 
     @property
     def end(self) -> int:
@@ -59,6 +68,23 @@ class LaneRecords:
         else:
             links[(tail - base) & MASK] = links[head - base]
         self.available -= 1
+
+    def _leave_expired(self, lane: int, now_ms: int) -> bool:
+        """Let the first records of a lane leave it as far as they have expired.
+
+        Return whether that is all: so many do at once.
+        """
+        expiring = self.expiring
+        while self.table.tails[lane] != NONE:
+            head = self._head(lane)
+            if expiring.get(head, now_ms + 1) > now_ms:
+                break
+            if len(self.expired) >= _EXPIRED_MAX:
+                return False
+            self._unlink_head(lane, head)
+            self._lanes[head - self._base] = NONE
+            self.expired.append(head)
+        return True
 
     def _link(self, lane: int, offset: int) -> None:
         """Put a record back in its place: mostly it is the first one."""
@@ -100,6 +126,8 @@ class LaneRecords:
             if lane != NONE:
                 self._unlink_head(lane, offset)
                 lanes[offset - base] = NONE
+            if self.expiring:
+                self.expiring.pop(offset, None)
         self._cleaned = max(self._cleaned, upto)
         if self._cleaned == self.end:
             self._let_go(len(lanes))

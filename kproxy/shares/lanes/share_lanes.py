@@ -24,7 +24,7 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
 from kproxy.shares.record_states import IS_AVAILABLE, IS_TAKEN
 from kproxy.shares.taking import Limits, Stretch
-from kproxy.virtual.commands.shares import Hold, Run
+from kproxy.virtual.commands.shares import Cause, Hold, Run
 from kproxy.virtual.rows.batches import NO_TRANSACTION
 from kproxy.virtual.rows.shares import HELD_LANES
 from kproxy.virtual.types import PartitionKey
@@ -67,10 +67,10 @@ class ShareLanes:
 
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
-        committed: bool, memory: LaneMemory, epoch: int = 0,
+        committed: bool, memory: LaneMemory, epoch: int = 0, expires: bool = False,
     ) -> None:  # fmt: skip
-        self.rules, self.committed = rules, committed
-        self.reader = LaneReader(rules)
+        self.rules, self.committed, self._expires = rules, committed, expires
+        self.reader = LaneReader(rules, expires=expires)
         self.index = window.lanes = LaneIndex(window.start, turns_of(rules), memory.salt)
         window.holes.clear()
         self._shard, self._key, self._group = shard, key, group
@@ -93,6 +93,10 @@ class ShareLanes:
     def group(self) -> str:
         return self._group
 
+    def is_by(self, rules: LaneRules | None, committed: bool, expires: bool) -> bool:
+        """Return whether these are the lanes by such rules."""
+        return (self.rules, self.committed, self._expires) == (rules, committed, expires)
+
     def hold_again(self, epoch: int) -> None:
         """Hold the lanes that the rows say are held, and no others."""
         self.is_stale = False
@@ -107,12 +111,15 @@ class ShareLanes:
             self.index.hold(lane)
 
     def holds_of(self, runs: Sequence[Run]) -> list[Hold]:
-        """Return the lanes that are to be held, as records of theirs are given up."""
+        """Return the lanes that are to be held, as records of theirs are given up.
+
+        One that has expired was not: nobody has tried it in vain.
+        """
         if not self.rules.holds:
             return []
         found: dict[int, Hold] = {}
         for run in runs:
-            if run.cause:
+            if run.cause not in {Cause.NONE, Cause.EXPIRED}:
                 for offset in range(run.first, run.first + run.records):
                     if (lane := self.index.lane_of(offset)) >= 0:
                         found[lane] = Hold(self._key, lane, offset)
@@ -268,6 +275,9 @@ class ShareLanes:
         if offsets:
             taken = set() if is_new else {at for at in offsets if IS_TAKEN[states[at - first]]}
             index.add(offsets, hashes, levels, taken)
+            if part.expiring:
+                known = set(offsets)
+                index.expiring.update(one for one in part.expiring if one[0] in known)
         index.pass_to(part.end)
         if len(offsets) < part.end - first:
             self._note_holes(first, part.end, offsets, states)

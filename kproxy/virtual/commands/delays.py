@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
+from kproxy.protocol.records import keyed_records
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.traits import DiskUse, of_kind
 from kproxy.virtual.levels import DELAYS_FROM
@@ -26,12 +27,19 @@ _FORM = 1
 _LATER = struct.Struct(">QIBBH")
 _DUE = struct.Struct(">QIBHHH")
 _SPAN_AT = 12
-_COUNT_AT = 14
+_FLAGS_AT, _COUNT_AT = 13, 14
+_GONE_AT = 16 + HEADER_BYTES
 _LENGTH = struct.Struct(">I")
 _REMOVED = struct.Struct(">Q")
-_NOW, _SPLIT, _BY_TIME = 1, 2, 4
+_NOW, _SPLIT, _BY_TIME, _BY_KEY = 1, 2, 4, 8
 """The flags of a LATER: a batch that does not wait, the header of the batch that was split; whether
-its producer is remembered by its time."""
+its producer is remembered by its time; whether records replace others, from LIFE_FROM on: then each
+batch that waits has one record, packed by nothing, and digests of keys follow the header."""
+_DIGESTS = struct.Struct(">H")
+_DIGEST = struct.Struct(">16sB")
+KEYED_EPOCH, SCHEDULED_EPOCH = 0x6B657965, 0x6B657966
+"""The leader epoch of a stored batch of one record that replaces others: a copy of it says so. It
+lies outside the CRC, and each answer has its own in its place. The second one is of a schedule."""
 
 Made = bytes | bytearray
 """A batch."""
@@ -40,7 +48,11 @@ Span = tuple[int, int]
 
 
 def _weight_of_later(envelope: Envelope) -> int:
-    return 1 + int.from_bytes(envelope.body[_COUNT_AT : _COUNT_AT + 2], "big")
+    body = envelope.body
+    count = 1 + int.from_bytes(body[_COUNT_AT : _COUNT_AT + 2], "big")
+    if len(body) > _GONE_AT and body[_FLAGS_AT] & _BY_KEY:
+        count = 3 * count + 2 * int.from_bytes(body[_GONE_AT : _GONE_AT + 2], "big")
+    return count
 
 
 def _spans(body: bytes | memoryview, at: int, count: int) -> list[Span]:
@@ -51,6 +63,41 @@ def _spans(body: bytes | memoryview, at: int, count: int) -> list[Span]:
         found.append((position, length))
         position += length
     return found
+
+
+def _digests(body: bytes | memoryview, at: int) -> tuple[list[tuple[bytes, bool]], int]:
+    """Return digests of keys, whether each must be there, and where they end."""
+    (count,) = _DIGESTS.unpack_from(body, at)
+    at += _DIGESTS.size
+    end = at + count * _DIGEST.size
+    return [(one, bool(must)) for one, must in _DIGEST.iter_unpack(body[at:end])], end
+
+
+_EPOCH = slice(12, 16)  # in a batch
+_KEYED = tuple(epoch.to_bytes(4, "big") for epoch in (KEYED_EPOCH, SCHEDULED_EPOCH))
+_UNKEYED = b"\xff" * 4
+
+
+def keyed(batch: bytes, *, scheduled: bool = False) -> bytes:
+    """Return a batch of one record that replaces others; `scheduled`: it comes again and again."""
+    return batch[: _EPOCH.start] + _KEYED[scheduled] + batch[_EPOCH.stop :]
+
+
+def _unkeyed(batch: Made) -> Made:
+    """Return a batch as it is; its client may have sent any leader epoch."""
+    if batch[_EPOCH] not in _KEYED:
+        return batch
+    return batch[: _EPOCH.start] + _UNKEYED + batch[_EPOCH.stop :]
+
+
+def key_of(batch: bytes | memoryview) -> bytes | None:
+    """Return the key of the one record of a batch that replaces others; None: it is no such."""
+    header = read_header(batch)
+    if header.leader_epoch not in (KEYED_EPOCH, SCHEDULED_EPOCH):
+        return None
+    if header.record_count != 1 or header.codec:
+        return None
+    return next(keyed_records(header, bytes(batch[HEADER_BYTES:]))).key
 
 
 @of_kind(
@@ -73,6 +120,9 @@ class Later(NamedTuple):
     time_ms: int
     look_ms: int
     by_time: bool = False
+    gone: Sequence[tuple[bytes, bool]] | None = None
+    """The digests of keys of which nothing is to wait any more, and whether it is an error where
+    nothing does. None: records do not replace others."""
 
     @property
     def known_ms(self) -> int:
@@ -83,10 +133,16 @@ class Later(NamedTuple):
     def envelope(
         key: PartitionKey, later: Sequence[Made], *, now: bytes = b"", split: bytes = b"",
         delay_ms: int = 0, time_ms: int, look_ms: int, by_time: bool = False,
+        gone: Sequence[tuple[bytes, bool]] | None = None,
     ) -> Envelope:  # fmt: skip
         """Make an envelope; `split`: the client's batch header, if no batch here begins with it."""
+        if gone is None:
+            later = [_unkeyed(one) for one in later]
         batches = [now, *later] if now else later
         flags = (_NOW if now else 0) | (_SPLIT if split else 0) | (_BY_TIME if by_time else 0)
+        if gone is not None:
+            flags |= _BY_KEY
+            split += _DIGESTS.pack(len(gone)) + b"".join(_DIGEST.pack(*one) for one in gone)
         size = len(split) + sum(_LENGTH.size + len(data) for data in batches)
         head = _LATER.pack(delay_ms, _LATER.size - _SPAN_AT + size, _FORM, flags, len(batches))
         lengths = [_LENGTH.pack(len(data)) for data in batches]
@@ -101,7 +157,11 @@ class Later(NamedTuple):
         if form != _FORM:
             raise later_form("a command LATER", form)
         at = _LATER.size
-        if flags & _SPLIT:
+        gone = None
+        if flags & _BY_KEY:
+            gone, behind = _digests(body, at + HEADER_BYTES)
+            spans = _spans(body, behind, count)
+        elif flags & _SPLIT:
             spans = _spans(body, at + HEADER_BYTES, count)
         else:
             spans = _spans(body, at, count)
@@ -109,7 +169,7 @@ class Later(NamedTuple):
         now = spans.pop(0) if flags & _NOW else None
         return Later(
             (envelope.queue_id, envelope.partition), read_header(body, at), now, spans, delay_ms,
-            envelope.time_ms, envelope.number, bool(flags & _BY_TIME),
+            envelope.time_ms, envelope.number, bool(flags & _BY_TIME), gone,
         )  # fmt: skip
 
 

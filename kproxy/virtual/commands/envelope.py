@@ -78,6 +78,8 @@ class Kind(IntEnum):
     SECURE = 51
     FORGET_PRODUCERS = 55
     RESTORED = 60
+    APPEND_IF = 61
+    EXPIRE_QUEUE = 62
     FREE_LANES = 63
 
 

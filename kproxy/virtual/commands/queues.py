@@ -7,7 +7,7 @@ from typing import Any
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind, turn
-from kproxy.virtual.levels import OLDEST
+from kproxy.virtual.levels import LIFE_FROM, OLDEST
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.types import QueueId
 
@@ -91,6 +91,22 @@ class DeleteQueue(Command):
     """A queue goes, with its records."""
 
     queue_id: QueueId
+
+
+@of_kind(
+    Kind.EXPIRE_QUEUE, DiskUse.ALWAYS, turn, level=LIFE_FROM,
+    publishes=(*_QUEUE_ROWS, RowKind.SWEEP_QUEUE, RowKind.COMPACTION, RowKind.DELAY),
+    answered_across_workers=True, head="queue_id number=end time_ms",
+)  # fmt: skip
+class ExpireQueue(Command):
+    """A queue goes as nobody has used it for long, by the shard's owner alone.
+
+    `end`: where it ended when its owner looked. `time_ms`: when that was.
+    """
+
+    queue_id: QueueId
+    end: int
+    time_ms: int
 
 
 @of_kind(

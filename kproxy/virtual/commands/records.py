@@ -3,13 +3,16 @@
 import struct
 from typing import NamedTuple
 
-from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import Body, Envelope, Kind
 from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind
-from kproxy.virtual.levels import COMPACTION_FROM, OLDEST
+from kproxy.virtual.levels import COMPACTION_FROM, LIFE_FROM, OLDEST
+from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import NOT_COMPACTED, Compaction
 from kproxy.virtual.types import QueueId
+
+_FORM = 1
 
 
 @of_kind(
@@ -23,6 +26,41 @@ class Append:
     `number`: when to look at the partition's retention (ms). `time_ms`: when it came, from
     `levels.PRODUCERS_FROM` on; its producer is remembered by that.
     """
+
+
+IF_END = "kproxy.if-end-offset"
+"""The header that says where a partition ends before its record."""
+EXPECTED = struct.Struct(">Bq")
+"""The bytes behind the batch of an APPEND_IF: the form, and the end that its writer expects."""
+
+
+@of_kind(
+    Kind.APPEND_IF, DiskUse.ORDINARY, level=LIFE_FROM,
+    publishes=(RowKind.PARTITION, RowKind.PRODUCER, RowKind.NO_EFFECT, RowKind.OPEN_TRANSACTION,
+               RowKind.OPEN_FIRST), carries_batch=True,
+)  # fmt: skip
+class AppendIf:
+    """An APPEND that has no effect unless its partition ends where the writer expects.
+
+    Behind the batch there is EXPECTED.
+    """
+
+    @staticmethod
+    def body(batch: Body, end: int) -> bytes:
+        return b"".join((batch, EXPECTED.pack(_FORM, end)))
+
+    @staticmethod
+    def end_of(envelope: Envelope) -> int:
+        """Return the expected end. Raise ValueError for a form of a later kproxy."""
+        body = envelope.body
+        form, end = EXPECTED.unpack_from(body, len(body) - EXPECTED.size)
+        if form != _FORM:
+            raise later_form("a command APPEND_IF", form)
+        return int(end)
+
+    @staticmethod
+    def batch_of(envelope: Envelope) -> Body:
+        return envelope.body[: -EXPECTED.size]
 
 
 @of_kind(

@@ -115,6 +115,7 @@ class Cause(IntEnum):
     NONE = 0  # a gap, an aborted transaction, what is not there any more
     REJECTED = 1
     DELIVERY_LIMIT = 2
+    EXPIRED = 3  # from LIFE_FROM on: only where a queue says that its records may
 
 
 OWED = 0x80

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kproxy.protocol.batch import CONTROL_BATCH_BYTES
 from kproxy.virtual.commands.delays import Due, Later
 from kproxy.virtual.commands.envelope import Body, Envelope, Kind
+from kproxy.virtual.commands.records import AppendIf
 from kproxy.virtual.commands.routes import Ship
 from kproxy.virtual.commands.shares import batch_of
 from kproxy.virtual.commands.transactions import Marker
@@ -15,7 +16,7 @@ from kproxy.virtual.types import PartitionKey
 
 Carried = tuple[PartitionKey, Body, LogLocation]
 """A partition, a batch of it, and where that lies."""
-ALONE = (Kind.APPEND, Kind.FORWARD)
+ALONE = (Kind.APPEND, Kind.APPEND_IF, Kind.FORWARD)
 """Kinds that carry one batch, of the partition in their heads."""
 DELAYS = (Kind.LATER, Kind.DUE)
 """Kinds that may carry several batches for one partition."""
@@ -26,15 +27,15 @@ SEVERAL = (Kind.MARKER, Kind.SHIP, *DELAYS)
 def carried(
     state: State, log_offset: int, envelope: Envelope, location: LogLocation
 ) -> Iterator[Carried]:
-    """Yield the batches of an APPEND, a FORWARD, a MARKER, a SHIP, a LATER or a DUE, if any.
+    """Yield the batches that an envelope carries: an APPEND, a FORWARD, a SHIP and so on, if any.
 
     A SHIP names queues. One that has such a name now, and was made behind it, is another.
     """
     kind, body = envelope.kind, envelope.body
     if kind == Kind.APPEND:
         yield (envelope.queue_id, envelope.partition), body, location
-    elif kind == Kind.FORWARD:
-        batch = batch_of(envelope)
+    elif kind in (Kind.FORWARD, Kind.APPEND_IF):
+        batch = batch_of(envelope) if kind == Kind.FORWARD else AppendIf.batch_of(envelope)
         place = location._replace(length=len(batch))
         yield (envelope.queue_id, envelope.partition), batch, place
     elif kind == Kind.MARKER:

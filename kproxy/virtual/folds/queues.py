@@ -15,11 +15,13 @@ from kproxy.virtual.commands.queues import (
     CreateQueue,
     DeleteQueue,
     DropTombstone,
+    ExpireQueue,
     GrowQueue,
     QueueReady,
 )
 from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.folds.delays import DelayFold
+from kproxy.virtual.folds.idle import is_idle
 from kproxy.virtual.folds.route_definitions import (
     FROM,
     FROM_SETTINGS,
@@ -264,6 +266,16 @@ class QueueFold:
         queue = self._state.queue_by_id(DeleteQueue.decode(envelope).queue_id)
         if queue is None:
             return _NO_QUEUE
+        self._drop_queue(log_offset, queue)
+        return Outcome(Code.NONE, queue=queue)
+
+    def expire(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Delete a queue that nobody uses; POLICY_VIOLATION: it is in use."""
+        queue = self._state.queue_by_id(ExpireQueue.decode(envelope).queue_id)
+        if queue is None:
+            return _NO_QUEUE
+        if not is_idle(self._state, envelope, queue):
+            return Outcome(Code.POLICY_VIOLATION, message="the queue is in use")
         self._drop_queue(log_offset, queue)
         return Outcome(Code.NONE, queue=queue)
 

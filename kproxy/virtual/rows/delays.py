@@ -10,6 +10,7 @@ time, the first of them when the batch is.
 - A DELAY_DUE row in the index, and the DELAY_ENTRY that says which one is a partition's.
 """
 
+from hashlib import blake2b
 from typing import NamedTuple
 
 from kproxy.virtual.rows.kinds import RowKind
@@ -30,11 +31,19 @@ class Waiting(NamedTuple):
 NOTHING = Waiting(0, 0, 0, 0)
 WAITING_BATCHES = Keys(RowKind.WAITING, "PQQ")
 """The waiting batches by shown partition, time in ms and the hidden partition's last offset."""
+WAITING_KEYS = Keys(RowKind.WAITING_KEY, "P16s")
+"""The digests of the keys that wait, where records replace others; the value: the hidden
+partition's last offset. The WAITING row of such a batch has the digest."""
 DELAYS = Rows(RowKind.DELAY, "P", Waiting, "QQqq")
 DELAYS_DUE = Keys(RowKind.DELAY_DUE, "QP")
 """The times in ms and partitions, without a value, at which to look for what is due."""
 DELAY_ENTRIES = Keys(RowKind.DELAY_ENTRY, "P")
 """The time under which a partition is filed: others of its rows in the index are stale."""
+
+
+def digest_of(key: bytes) -> bytes:
+    """Return what stands for a record's key in rows: a key may be long."""
+    return blake2b(key, digest_size=16).digest()
 
 
 def hidden(key: PartitionKey) -> PartitionKey:

@@ -106,6 +106,25 @@ def test_made_changed_and_shown(site: Site, queue: str) -> None:
     eventually(lambda: described(site, queue) == {}, 30)
 
 
+def test_commands_show_the_keys_that_names_stand_for(site: Site, queue: str) -> None:
+    create(site.address, queue, kproxy_route_to=f"{queue}-d.{{key:%}}",
+           kproxy_route_unroutable=f"{queue}-lost")  # fmt: skip
+    write(site, queue, 1, b"ann@example.com", b"eu/berlin/7")
+    landed(site, queue, f"to {queue}-d.{{key:%}}", 2)
+    listed = lines(site, "queues", "--entrance", queue)
+    assert {one["name"]: one["decoded"] for one in listed} == {
+        f"{queue}-d.ann_40example.com": "ann@example.com",
+        f"{queue}-d.eu_2Fberlin_2F7": "eu/berlin/7",
+    }
+    shown = run(site, "queues", "--entrance", queue).stdout
+    assert "STANDS FOR" in shown
+    assert "eu/berlin/7" in shown
+    described = run(site, "describe", f"{queue}-d.eu_2Fberlin_2F7", "--entrance", queue).stdout
+    assert "stands for eu/berlin/7" in described
+    refused = run(site, "queues", "--entrance", f"{queue}-d.ann_40example.com")
+    assert "name the queue that the records come in by" in refused.stderr
+
+
 def waiting(site: Site, queue: str, route: str) -> dict[str, Any] | None:
     found: dict[str, Any] = described(site, queue)[route]
     return found if found["waits"] and found["lag"] == 2 else None

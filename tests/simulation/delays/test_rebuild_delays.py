@@ -13,7 +13,9 @@ import pytest
 from kproxy.protocol.batch import read_header, stamped
 from kproxy.shard import copier
 from kproxy.virtual import reindex
+from kproxy.virtual.commands.delays import Later, keyed
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.records import AppendIf
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds import delays as delay_fold
 from kproxy.virtual.reindex import RowsDisagree
@@ -32,12 +34,14 @@ from tests.simulation.seeds import see, seeds, sums
 from tests.simulation.test_rebuild import Simulation, rebuilds, short_looks
 from tests.virtual.commands.delay_cases import due, later, mixed, waiting
 from tests.wire import batch
+from tests.wire import keyed as keyed_batch
 
 __all__ = ["short_looks"]
 
 pytestmark = pytest.mark.usefixtures("one_producer_inline", "short_looks")
 
-SEEN = "waited", "due", "void", "copied", "numbered", "mixed", "duplicate"
+SEEN = "waited", "due", "void", "copied", "numbered", "mixed", "duplicate", "by key"
+KEYS = [b"a", b"b", b"c"]
 OWNER = 7
 
 
@@ -59,13 +63,16 @@ class WithDelays(Simulation):
 
     def batch_of(self, key: PartitionKey) -> bytes:
         """Return a client's batch, of a producer or of none."""
-        made = self.append(*key).body
+        sent = self.append(*key)
+        made = AppendIf.batch_of(sent) if sent.kind == Kind.APPEND_IF else sent.body
         assert isinstance(made, bytes)
         return made
 
     def later(self, key: PartitionKey) -> Envelope:
         self.seen["waited"] += 1
         sent = self.batch_of(key)
+        if self.rng.random() < 0.3:
+            return self.by_key(key, sent)
         if self.rng.random() < 0.4:
             return later(key, stamped(sent, self.soon()), delay_ms=self.rng.choice((0, 5)))
         batches = [
@@ -78,6 +85,17 @@ class WithDelays(Simulation):
         if self.rng.random() < 0.1:
             self.late.append(made)
         return made
+
+    def by_key(self, key: PartitionKey, sent: bytes) -> Envelope:
+        """Replace what waits under some keys, or cancel it, whether anything does or not."""
+        self.seen["by key"] += 1
+        some = self.rng.sample(KEYS, self.rng.randrange(1, 3))
+        batches = [keyed(stamped(keyed_batch((one, b"k")), self.soon())) for one in some]
+        others = [one for one in KEYS if self.rng.random() < 0.3]
+        gone = [(delay_rows.digest_of(one), self.rng.random() < 0.3) for one in others]
+        return Later.envelope(
+            key, batches, split=sent[:61], time_ms=self.now_ms, look_ms=2, gone=gone
+        )
 
     def soon(self) -> int:
         return self.now_ms + self.rng.choice((1, 20, 20, 300, 5000))
@@ -139,6 +157,9 @@ class WithDelays(Simulation):
         for key, value in state.kv.scan(*RowKind.DELAY.range()):
             yield key, value
             self.is_looked_for(state, rows.partition_of(key))
+        for key, value in state.kv.scan(*RowKind.WAITING_KEY.range()):
+            if state.partition(rows.partition_of(key)):
+                yield key, value
         for key, value in state.kv.scan(*RowKind.WAITING.range()):
             if state.partition((rows.queue_id_of(key), int.from_bytes(key[17:21], "big"))):
                 yield key, value

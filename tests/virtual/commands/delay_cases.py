@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kproxy.protocol.batch import HEADER_BYTES, read_header, stamped
-from kproxy.virtual.commands.delays import Due, Later
+from kproxy.virtual.commands.delays import Due, Later, keyed
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import CreateQueue, DeleteQueue
 from kproxy.virtual.commands.shards import Claim
+from kproxy.virtual.rows.delays import digest_of
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.wire import batch
+from tests.wire import keyed as keyed_batch
 
 Q = QueueId(bytes(range(16)))
 KEY: PartitionKey = (Q, 1)
@@ -46,6 +48,7 @@ def due(
 
 
 ONE, TWO = waiting(50, b"1"), waiting(60, b"2", b"22")
+BY_KEY = keyed(stamped(keyed_batch((b"a", b"k")), 50))
 SENT = batch(b"s", producer_id=7, epoch=3, sequence=5)
 _LENGTHS = len(ONE).to_bytes(4, "big") + len(TWO).to_bytes(4, "big")
 WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, int], bytes]] = [
@@ -59,6 +62,13 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      Kind.LATER, (1, 8, 9),
      bytes(8) + (73 + len(ONE + TWO)).to_bytes(4, "big") + b"\1\3\0\2" + SENT[:61] + _LENGTHS
      + ONE + TWO),
+    (Later(KEY, read_header(SENT), None, [(117, len(BY_KEY))], 0, 9, 8,
+           gone=[(b"d" * 16, True), (b"e" * 16, False)]),
+     lambda: Later.envelope(KEY, [BY_KEY], split=SENT[:HEADER_BYTES], time_ms=9, look_ms=8,
+                            gone=[(b"d" * 16, True), (b"e" * 16, False)]),
+     Kind.LATER, (1, 8, 9),
+     bytes(8) + (105 + len(BY_KEY)).to_bytes(4, "big") + b"\1\12\0\1" + SENT[:61] + b"\0\2"
+     + b"d" * 16 + b"\1" + b"e" * 16 + b"\0" + len(BY_KEY).to_bytes(4, "big") + BY_KEY),
     (Due(KEY, [7, 1 << 40], [(43, len(ONE))], [(43 + len(ONE), len(TWO))], 9, 8),
      lambda: due(KEY, [7, 1 << 40], [ONE], [TWO], time_ms=9, look_ms=8), Kind.DUE, (1, 4, 9),
      (8).to_bytes(8, "big") + (31 + len(ONE + TWO)).to_bytes(4, "big") + b"\1\0\2\0\1\0\1"
@@ -79,4 +89,7 @@ def story() -> list[Envelope]:
         log += [due(key, [0], [ONE], time_ms=49), due(key, [0], [ONE], time_ms=50)]
         log += [due(key, [0], [ONE], time_ms=50)]  # once is enough
         log += [due(key, [3, 5], [TWO, ONE], [waiting(80)], time_ms=70)]
+        for gone in ([], [(digest_of(b"a"), True)], [(digest_of(b"a"), True)]):
+            log += [Later.envelope(key, [] if gone else [BY_KEY], split=batch(b"s")[:HEADER_BYTES],
+                                   time_ms=9, look_ms=8, gone=gone)]  # fmt: skip
     return [*log, DeleteQueue(queue).envelope()]

@@ -26,10 +26,11 @@ from kproxy.virtual.commands.queues import (
     CreateQueue,
     DeleteQueue,
     DropTombstone,
+    ExpireQueue,
     GrowQueue,
     QueueReady,
 )
-from kproxy.virtual.commands.records import Compact, Trim
+from kproxy.virtual.commands.records import AppendIf, Compact, Trim
 from kproxy.virtual.commands.restore import Restored
 from kproxy.virtual.commands.shards import Claim, Foreign
 from kproxy.virtual.commands.traits import COMMANDS, TRAITS, DiskUse, Traits, of_kind
@@ -100,6 +101,7 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b"".join(n.to_bytes(8, "big") for n in range(1, 8))),
     (AssignPartitions(Q, "q", 3, 6, 9), None, Kind.ASSIGN_PARTITIONS, (0, 6, 9),
      b'{"name":"q","partitions":3}'),
+    (ExpireQueue(Q, 6, 9), None, Kind.EXPIRE_QUEUE, (0, 6, 9), b""),
     (QueueReady(Q, 6), None, Kind.QUEUE_READY, (0, 6, 0), b""),
     (QueueReady(Q, 6, refused=True), None, Kind.QUEUE_READY, (0, 6, 0), b"\1"),
     (DropTombstone(Q), None, Kind.DROP_TOMBSTONE, (0, 0, 0), b""),
@@ -197,7 +199,7 @@ def test_a_marker_begins_with_a_control_batch() -> None:
 
 def test_every_kind_has_a_class_traits_a_form_and_a_place_in_the_fold() -> None:
     batches = {kind for kind, traits in TRAITS.items() if traits.carries_batch}
-    assert batches == {Kind.APPEND, Kind.COPY, Kind.REPLACE}
+    assert batches == {Kind.APPEND, Kind.APPEND_IF, Kind.COPY, Kind.REPLACE}
     assert set(COMMANDS) == set(TRAITS) == set(Kind) == set(ALL)
     assert set(Kind) == {case[2] for case in WRITTEN} | batches
     assert set(MemoryShard().fold._by_kind) == set(Kind)
@@ -218,7 +220,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "DELETE", "TRIM", "DELETE_OFFSETS", "EXPIRE", "DELETE_GROUP", "DROP_TOMBSTONE",
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
-        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE", "FREE_LANES",
+        "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE", "FREE_LANES", "EXPIRE_QUEUE",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -264,7 +266,11 @@ def story() -> list[Envelope]:
     log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
     log += [Secure({"Aa": {}, "Ub": {"v": 1}}).envelope(), Secure({"Aa": None}).envelope()]
     log += [append(8, producer=8, sequence=0, time_ms=5), append(9, producer=9, sequence=0)]
+    log += [Envelope(Kind.APPEND_IF, Q, 0, body=AppendIf.body(batch(b"if"), n)) for n in (9, 0)]
     log += [ForgetProducers((Q, 0), [(4, 5), (5, 5)]).envelope()]
+    idle = QueueId(b"i" * 16)
+    log += [CreateQueue(idle, "idle", 1, {"kproxy.expire.idle.ms": "60000"}).envelope()]
+    log += [ExpireQueue(idle, end, 100_000).envelope() for end in (1, 0, 0)]
     log += [AssignPartitions(OTHER, "other", 4, 3, 1).envelope()]
     log += [AssignPartitions(OTHER, "other", 0, 4, 1).envelope()]
     log += transactions(len(log))

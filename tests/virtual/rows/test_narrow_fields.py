@@ -56,13 +56,18 @@ ROWS = 0xFFFF_FFFF
 WINDOW = 1 << 24
 LIMITS = {
     "commands.records._REMOVED": [batch_rows.GENERATION_MAX],
+    "commands.records.EXPECTED": [FEW],
     "commands.delays._LATER": [WIRE32, FEW, FEW, delay_commands.BATCHES_MAX + 1],
     "commands.delays._DUE": [
         WIRE32, FEW, delivery.BATCHES_AT_ONCE, delay_commands.BATCHES_MAX,
         delay_commands.BATCHES_MAX,
     ],
     "commands.delays._LENGTH": [WIRE32],
+    "commands.delays._DIGESTS": [delay_commands.BATCHES_MAX],
+    "commands.delays._DIGEST": [FEW],
+    "commands.delays._KEYED": [delay_commands.SCHEDULED_EPOCH],
     "rows.delays.WAITING_BATCHES": [INDEX],
+    "rows.delays.WAITING_KEYS": [INDEX],
     "rows.delays.DELAYS": [INDEX],
     "rows.delays.DELAYS_DUE": [INDEX],
     "rows.delays.DELAY_ENTRIES": [INDEX],
@@ -96,6 +101,8 @@ LIMITS = {
     "rows.routes.ROUTE_PARTS": [INDEX],
     "rows.routes._DEFINITION": [WIRE32],
     "rows.routes.ends_with": [WIRE32],
+    "rows.idle.IDLE_DUE": [INDEX],
+    "rows.idle.IDLE": [INDEX],
     "rows.queues._QUEUE": [rows.HIDDEN, rows.HIDDEN],
     "rows.queues._PARTITION_KEY": [INDEX],
     "rows.queues._PRODUCER_KEY": [INDEX],

@@ -1,0 +1,1 @@
+"""The parts of a shard that delete something by themselves."""

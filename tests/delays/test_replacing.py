@@ -1,0 +1,84 @@
+"""Waiting records that are replaced and cancelled by their keys, over a served kproxy."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kproxy.delays import listing
+from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.virtual.types import QueueId
+from tests.delays.test_delays import INVALID_CONFIG, INVALID_RECORD, put, saying, seen
+from tests.fakes import memory_worker
+from tests.forked import run_kproxy
+from tests.harness import Served, eventually
+from tests.virtual.commands.delay_cases import later, mixed, waiting
+from tests.wire import Wire, keyed
+
+
+def test_a_reminder_is_replaced_cancelled_and_delivered_once(wire: Wire, queue: str) -> None:
+    made = wire.create(queue, kproxy_delay="header", kproxy_delay_replace="key")
+    assert made.error_code == 0
+    assert put(wire, queue, saying(600_000, 600_000)).base_offset == -1  # k0 and k1
+    assert put(wire, queue, saying(100)).base_offset == -1  # k0 comes soon instead
+    assert put(wire, queue, keyed((b"k1", None))).error_code == 0
+    eventually(lambda: seen(wire, queue, b"0"))
+    late = put(wire, queue, keyed((b"k0", None)))
+    assert late.error_code == INVALID_RECORD
+    assert "it was delivered, or cancelled" in late.error_message
+    assert put(wire, queue, keyed((b"k1", None), codec=4)).error_code == INVALID_RECORD
+    assert put(wire, queue, keyed((None, b"v"))).error_code == INVALID_RECORD
+    assert wire.fetch(queue, 0).high_watermark == 1
+
+
+def test_a_fixed_delay_debounces(wire: Wire, queue: str) -> None:
+    made = wire.create(queue, kproxy_delay_ms="700", kproxy_delay_replace="key")
+    assert made.error_code == 0
+    for value in (b"1", b"2", b"3"):
+        assert put(wire, queue, keyed((b"k", value))).error_code == 0
+    eventually(lambda: seen(wire, queue, b"3"))
+
+
+def test_replacing_without_a_delay_is_refused(wire: Wire, queue: str) -> None:
+    made = wire.create(queue, kproxy_delay_replace="key")
+    assert made.error_code == INVALID_CONFIG
+    assert "has no effect without" in made.error_message
+
+
+def test_waiting_records_are_listed_by_time_and_cancelled_by_key(
+    server: Served, wire: Wire, queue: str
+) -> None:
+    wire.create(queue, kproxy_delay="header", kproxy_delay_replace="key")
+    put(wire, queue, saying(900_000, 600_000, 700_000))
+    at = ("--bootstrap-server", server.address)
+    done = run_kproxy("waiting", queue, "--json", *at)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [bytes.fromhex(one["key"]) for one in found] == [b"k1", b"k2", b"k0"]
+    cut = run_kproxy("waiting", queue, "--limit", "2", *at)
+    assert [line.split()[2] for line in cut.stdout.splitlines()] == ["KEY", "k1", "k2"]
+    assert f"--from {found[2]['due_ms']} goes on" in cut.stderr
+    assert run_kproxy("waiting", queue, "--cancel", "k2", *at).stdout == "cancelled 1\n"
+    again = run_kproxy("waiting", queue, "--cancel", "k2", *at)
+    assert "nothing waits under k2" in again.stderr
+    rest = run_kproxy("waiting", queue, "--from", str(found[2]["due_ms"]), *at)
+    assert len(rest.stdout.splitlines()) == 2
+
+
+async def test_a_list_goes_on_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    queue_id = QueueId(bytes(16))
+    shard.apply(CreateQueue(queue_id, "q", 1, {}).envelope())
+    key = (queue_id, 0)
+    shard.apply(later(key, mixed(50, 51, 52), waiting(60, b"a", b"b"), waiting(60, b"c")))
+    monkeypatch.setattr(listing, "_RECORDS_MAX", 2)
+    monkeypatch.setattr(listing, "_BATCHES_MAX", 2)
+    place, due = listing.Place(0, 0, 0), []
+    while place is not None:
+        told, place = await listing.page_of(shard, key, place, worker.delays.readers)
+        due += [one["due_ms"] for one in told]
+    assert due == [50, 51, 52, 60, 60, 60]
+    for wrong in ("", "1:2", "a:b:c", "-1:0:0", f"{1 << 63}:0:0"):
+        with pytest.raises(ValueError, match=r".*"):
+            listing.read_place(wrong)

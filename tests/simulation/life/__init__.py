@@ -1,0 +1,1 @@
+"""Queues and records that go by themselves, by seeds."""
