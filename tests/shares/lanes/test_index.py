@@ -165,6 +165,8 @@ class Model:
         self.busy: dict[int, set[int]] = defaultdict(set)
         self.lane_of: dict[int, int] = {}
         self.again: set[int] = set()  # records that were given before
+        self.expires: dict[int, int] = {}  # when, of records that do
+        self.now_ms = 0
         self.waits: dict[int, set[int]] = {}  # the lanes that had a turn while this one was ready
 
     def is_ready(self, lane: int) -> bool:
@@ -183,12 +185,22 @@ class Model:
         lane = self.lane_of[offset]
         assert self.is_ready(lane), f"{offset} of lane {lane}, which is not ready"
         assert offset == min(self.available[lane]), "not the oldest of its lane"
+        assert self.expires.get(offset, self.now_ms + 1) > self.now_ms, "it has expired"
         for other, seen in self.waits.items():
             assert other == lane or lane not in seen, f"{lane} had two turns while {other} waited"
             seen.add(lane)
         self.waits.pop(lane, None)
         self.available[lane].discard(offset)
         self.busy[lane].add(offset)
+        self.look()
+
+    def leaves(self, offset: int) -> None:
+        """Note that a record has left its lane as it has expired."""
+        lane = self.lane_of[offset]
+        assert self.expires[offset] <= self.now_ms
+        assert self.is_ready(lane)
+        assert offset == min(self.available[lane]), "not the oldest of its lane"
+        self.available[lane].discard(offset)
         self.look()
 
 
@@ -209,6 +221,7 @@ def test_choices_are_those_of_a_model(in_flight: int, monkeypatch: pytest.Monkey
 
 def step(rng: random.Random, index: LaneIndex, model: Model) -> None:
     dice = rng.random()
+    model.now_ms += rng.randrange(2)
     busy = sorted(offset for some in model.busy.values() for offset in some)
     if dice < 0.2:
         first = index.end + rng.choice((0, 0, 2))
@@ -218,6 +231,8 @@ def step(rng: random.Random, index: LaneIndex, model: Model) -> None:
         for offset, key in zip(offsets, keys, strict=True):
             model.lane_of[offset] = key
             model.available[key].add(offset)
+            if rng.random() < 0.2:
+                model.expires[offset] = index.expiring[offset] = model.now_ms + rng.randrange(9)
     elif dice < 0.6:
         while not index.clean():
             pass
@@ -243,11 +258,20 @@ def step(rng: random.Random, index: LaneIndex, model: Model) -> None:
 def taken_by_chance(rng: random.Random, index: LaneIndex, model: Model) -> list[int]:
     """Take one record, or several that were never given."""
     states = bytearray(at in model.again for at in range(index.start, index.end))
-    some = index.take_fresh(rng.randrange(4), states, index.start)
+    some = index.take_fresh(rng.randrange(4), states, index.start, model.now_ms)
     assert not model.again & set(some)
-    if not some and (offset := index.take(0.0)) >= 0:
-        some = [offset]
+    if not some:
+        some = taken_of(index, model)
     return some
+
+
+def taken_of(index: LaneIndex, model: Model) -> list[int]:
+    """Take a record; note those that have left their lanes on the way."""
+    offset = index.take(0.0, model.now_ms)
+    for one in index.expired:
+        model.leaves(one)
+    index.expired.clear()
+    return [offset] if offset >= 0 else []
 
 
 def trim(rng: random.Random, index: LaneIndex, model: Model) -> None:
@@ -265,10 +289,10 @@ def settle(index: LaneIndex, model: Model) -> None:
     while not index.clean():
         pass
     while any(model.available.values()) or any(model.busy.values()):
-        while (offset := index.take(0.0)) >= 0:
-            model.take(offset)
+        while some := taken_of(index, model):
+            model.take(some[0])
         busy = [offset for some in model.busy.values() for offset in some]
-        assert busy, "records are left, and none is given"
+        assert busy or not any(model.available.values()), "records are left, and none is given"
         for offset in busy:
             index.done(range(offset, offset + 1))
             model.busy[model.lane_of[offset]].discard(offset)

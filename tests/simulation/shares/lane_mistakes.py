@@ -99,6 +99,20 @@ def done_records_are_given_again_after_a_takeover(patch: Patch) -> None:
     patch.setattr("kproxy.shares.lanes.share_lanes.IS_AVAILABLE", bytes([1]) * 256)
 
 
+def what_has_expired_is_given(patch: Patch) -> None:
+    patch.setattr(LaneIndex, "_leave_expired", lambda self, lane, now_ms: True)
+
+
+def a_refused_expiry_is_a_hole(patch: Patch) -> None:
+    archive = LaneWindow._archive_expired
+
+    def archived(self: LaneWindow, lanes: LaneIndex, taken: Any) -> None:
+        archive(self, lanes, taken)
+        lanes.expiring.clear()
+
+    patch.setattr(LaneWindow, "_archive_expired", archived)
+
+
 SIMULATED: list[tuple[Mistake, range]] = [
     (the_next_is_given_before_the_acceptance_is_durable, range(20)),
     (a_released_record_goes_to_the_end_of_its_lane, range(20)),
@@ -108,6 +122,8 @@ SIMULATED: list[tuple[Mistake, range]] = [
     (what_is_held_when_lanes_begin_is_not_looked_at, range(60)),
     (a_trim_leaves_its_lane_busy, range(60)),
     (done_records_are_given_again_after_a_takeover, range(20)),
+    (what_has_expired_is_given, range(20)),
+    (a_refused_expiry_is_a_hole, range(60)),
 ]
 
 

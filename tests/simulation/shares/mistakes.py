@@ -115,12 +115,12 @@ def a_refused_acknowledgement_is_as_good_as_taken(patch: Patch) -> None:
 def what_was_aborted_is_not_archived(patch: Patch) -> None:
     archive = Window._archive_gap
 
-    def but_not(self: Window, first: int, end: int, taken: Any) -> None:
+    def but_not(self: Window, first: int, end: int, taken: Any, cause: Any) -> None:
         if first >= self.end:
             self._grow(end)
             self._put(first, end, 5)  # pending, and never logged
         else:
-            archive(self, first, end, taken)
+            archive(self, first, end, taken, cause)
 
     patch.setattr(Window, "_archive_gap", but_not)
 

@@ -34,7 +34,7 @@ def test_enough_happens_in_lanes() -> None:
     for seed in range(2):
         counted += with_lanes(seed).counted
     for name in ("given in order", "given again", "accepted", "rejected", "gaps", "given up",
-                 "void by term", "acknowledged: NONE", "cut out"):  # fmt: skip
+                 "void by term", "acknowledged: NONE", "cut out", "expired"):  # fmt: skip
         assert counted[name] > 5, counted
 
 
