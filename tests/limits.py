@@ -242,8 +242,8 @@ FIXED: dict[str, str] = {
         tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX delays.delivery.UNPACKED_MAX
-        groups.requests.streams_heartbeat._TAGS_MAX
+        config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
+        delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
         metadata.lane_settings._NAME_MAX

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from mmap import mmap
 from typing import Any
 
@@ -201,19 +202,15 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     if len(frame) > large_requests.LIGHT_BYTES or pace.waits():
         await pace.turn()
         budget.begin()
+    asked = partial(
+        Request, header=header, peer=accepted.peer, permits=permits, next_request=next_request,
+        budget=budget,
+    )  # fmt: skip
     if api.key != _PRODUCE:
         check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
         body = _decoded(*check)
-        request = Request(
-            header=header,
-            body=body,
-            peer=accepted.peer,
-            permits=permits,
-            next_request=next_request,
-            budget=budget,
-        )
-        return await _permitted(worker, api, request, at_once=True)
+        return await _permitted(worker, api, asked(body=body), at_once=True)
     memory, taken = worker.decoded_memory.mine(), len(frame) * _SHARES.get(api.key, 1)
     if api.key != _PRODUCE and api.key not in _SHARES:
         admitted = await large_requests.aside(admit_body, *check)
@@ -232,14 +229,7 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             sliced = elements > large_requests.ELEMENTS_AT_ONCE
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
-        request = Request(
-            header=header,
-            body=body,
-            peer=accepted.peer,
-            permits=permits,
-            next_request=next_request,
-            budget=budget,
-        )
+        request = asked(body=body)
         held = [body]
         del body
         answer = await _permitted(worker, api, request)

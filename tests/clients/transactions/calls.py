@@ -77,14 +77,18 @@ def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dic
     parts = [TopicPartition(queue, 0) for queue in queues]
 
     def answered() -> dict[str, int] | None:
-        """Return nothing where a server stands still: librdkafka gives -1001, and no error."""
+        """Return nothing where a server stands still: librdkafka gives -1001, or no answer."""
         asked = client.list_offsets(
-            {part: OffsetSpec.latest() for part in parts}, isolation_level=_LEVELS[isolation]
-        )
-        found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+            {part: OffsetSpec.latest() for part in parts}, isolation_level=_LEVELS[isolation],
+            request_timeout=10,
+        )  # fmt: skip
+        try:
+            found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+        except (KafkaException, TimeoutError):
+            return None
         return None if OFFSET_INVALID in found.values() else found
 
-    found: dict[str, int] = eventually(answered, WAIT_S)
+    found: dict[str, int] = eventually(answered, 4 * WAIT_S)
     return found
 
 
