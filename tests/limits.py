@@ -149,6 +149,7 @@ TINY: dict[str, int] = {
     "shares.lanes.batch_ends._RECORDS_MIN": 2,
     "shares.lanes.reading._JOINED_MAX": 2,
     "shares.lanes.reading._RUN_MAX": 2,
+    "shares.lanes.records._EXPIRED_MAX": 2,
     "shares.lanes.share_lanes._AT_ONCE": 2,
     "shares.lanes.share_lanes._BATCHES_MAX": 2,
     "shares.lanes.share_lanes._RECORDS_MAX": 4,

@@ -102,13 +102,18 @@ async def test_a_batch_that_the_disk_does_not_give_is_asked_for_again_later(
 
 
 def test_all_who_read_batches_check_them() -> None:
-    """A reader of a segment's bytes without their CRC could give damage a new one."""
+    """A reader of a segment's bytes without their CRC could give damage a new one.
+
+    Lanes are looked for in many batches that are read at once, and checked one by one.
+    """
     readers = {
         str(path.relative_to(ROOT / "kproxy"))
         for path in (ROOT / "kproxy").rglob("*.py")
         if re.search(r"\.read_(into|run)\(", path.read_text())
     }
-    assert readers == {"fetching/streamed_response.py", "store/segments.py"}
+    assert readers == {
+        "fetching/streamed_response.py", "shares/lanes/reading.py", "store/segments.py",
+    }  # fmt: skip
 
 
 async def test_delayed_records_of_a_damaged_batch_wait_and_others_come() -> None:
