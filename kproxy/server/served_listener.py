@@ -60,7 +60,7 @@ class ServedListener:
             checks.append(Tokens(issuer.issuer, issuer.audience, keys.keys, claims))
             checks[-1].unknown_key = keys.want
             keys.start()
-        tokens = Issuers(checks) if checks else None
+        tokens = checks[0] if len(checks) == 1 else Issuers(checks) if checks else None
         self.mechanisms = offered(config.sasl_mechanisms, users, tokens)
         if config.sasl and not self.mechanisms:
             raise CannotStart(f"listener {self.name} offers no mechanism to log in by")
