@@ -6,10 +6,10 @@ from itertools import chain, islice
 from typing import ClassVar, Self
 
 from kproxy.groups.model.revoking_member import RevokingMember
-from kproxy.groups.model.topology import ACTIVE, ROLES, role_of
+from kproxy.groups.model.topology import ACTIVE, ROLES, number_of, role_of, task_key
 from kproxy.loop.steps import EVERY, Steps, spent
 from kproxy.virtual.rows.groups import Row
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey
 
 _EPOCH = struct.Struct(">I")
 
@@ -110,13 +110,12 @@ class TaskHolders:
         other that its process has."""
         held, process, found = self._processes, member.process, set[PartitionKey]()
         for number, task in enumerate(member.target - member.assigned, 1):
-            key, partition = task
             if role_of(task) == ACTIVE and task in held:
                 found.add(task)
             else:
                 for role in ROLES:
-                    other = QueueId(bytes((role,)) + key[1:])
-                    if process in held.get((other, partition), ()):
+                    other = task_key(role, number_of(task))
+                    if process in held.get((other, task[1]), ()):
                         found.add(task)
             if number % (EVERY // 4) == 0:
                 yield
