@@ -71,6 +71,13 @@ def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
     producer.abort_transaction(WAIT_S)
 
 
+_LATER = {
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+}  # fmt: skip
+"""The errors of a server that is gone, or that stands still."""
+
+
 def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dict[str, int]:
     """Return the reader's end of each queue's partition 0."""
     client = admin(address)  # it has to live until it has answered
@@ -84,7 +91,11 @@ def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dic
         )  # fmt: skip
         try:
             found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
-        except (KafkaException, TimeoutError):
+        except TimeoutError:
+            return None
+        except KafkaException as error:
+            if error.args[0].code() not in _LATER:
+                raise
             return None
         return None if OFFSET_INVALID in found.values() else found
 
