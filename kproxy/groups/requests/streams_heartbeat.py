@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from anyio import CancelScope
-
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.assigning.configured_topology import MissingTopic, Status
@@ -131,34 +129,7 @@ async def heartbeat(
     The checks have passed. Raise KafkaError: nothing was changed, or the log failed.
     """
     group = await coordinator.open_streams(asked.group_id, create=asked.joins)
-    if group is None and coordinator.head(asked.group_id) is not None:
-        raise _unknown(asked)
-    if group is None:
-        what = "Group" if asked.member_epoch == common.LEAVE_EPOCH else "Streams group"
-        raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"{what} {asked.group_id} not found.")
-    with CancelScope(shield=True):  # finish the logging
-        result = await _change_and_log(coordinator, group, asked)
-    return result  # noqa: RET504 (mypy sees that the scope might end it)
-
-
-async def _change_and_log(
-    coordinator: Coordinator, group: StreamsGroup, asked: StreamsHeartbeatRequest
-) -> StreamsHeartbeatResult:
-    async with group.lock:
-        try:
-            if group.ended or not coordinator.has(group):
-                raise KafkaError(Code.NOT_COORDINATOR)
-            if asked.member_epoch == common.LEAVE_EPOCH:
-                return await _leave(coordinator, group, asked)
-            return await _stay(coordinator, group, asked)
-        finally:
-            if group.idle:
-                coordinator.forget(group)
-
-
-def _unknown(asked: StreamsHeartbeatRequest) -> KafkaError:
-    message = f"Member {asked.member_id} is not a member of group {asked.group_id}."
-    return KafkaError(Code.UNKNOWN_MEMBER_ID, message)
+    return await common.change(coordinator, group, asked, _leave, _stay, "Streams group")
 
 
 async def _leave(
@@ -167,7 +138,7 @@ async def _leave(
     if asked.shutdown:
         group.shutdown_by = group.shutdown_by or asked.member_id
     if asked.member_id not in group.members:
-        raise _unknown(asked)
+        raise common.unknown(asked)
     group.remove(asked.member_id)
     group.rebalance_without()
     await common.log(coordinator, group)
@@ -242,7 +213,7 @@ def _member(
     if member is not None:
         return member, False
     if not asked.joins:
-        raise _unknown(asked)
+        raise common.unknown(asked)
     return StreamsMember(asked.member_id), True
 
 
