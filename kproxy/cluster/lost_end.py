@@ -47,6 +47,10 @@ _TOLD_BYTES_MAX = 64 << 20
 _OFFSETS_MAX = (1 << 31) - 1  # a batch's last offset delta is an int32
 
 
+class NotRebuilt(Exception):
+    """The shard cannot be made from what is published and what the log holds: not served."""
+
+
 @dataclass(slots=True)
 class LostEnd:
     """The part of a log that is lost, and what was in it as far as that is known."""
@@ -135,6 +139,20 @@ def say_records(index: int, records: Sequence[dict[str, object]], services: Shar
         assert isinstance(last, int)
         services.counters.records_lost[str(index)] += last + 1 - first
         _log.error("records_lost", shard=index, **one)
+
+
+async def repair(
+    index: int, lost: LostEnd, records: list[dict[str, object]], services: ShardServices
+) -> LostEnd:
+    """Say what is lost, and fill the log; return what is lost.
+
+    Raises NotRebuilt: it is more than a cluster loses; KafkaError: to be done again.
+    """
+    if lost.end - lost.start > LOST_MAX:
+        raise NotRebuilt(f"the log ends at {lost.start}, and is known up to {lost.end}")
+    say(index, lost, records, services)
+    await fill(index, lost, services)
+    return lost
 
 
 async def fill(index: int, lost: LostEnd, services: ShardServices) -> None:

@@ -31,7 +31,7 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.cluster import lost_end
 from kproxy.cluster.log_prefix import marked
-from kproxy.cluster.lost_end import LostEnd
+from kproxy.cluster.lost_end import LostEnd, NotRebuilt
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
@@ -58,10 +58,6 @@ _log = structlog.get_logger()
 _NAMES = 5000  # written at a time
 _RECORDS = 200  # records of the log in one piece; or partitions that markers name
 _REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
-
-
-class NotRebuilt(Exception):
-    """The shard cannot be made from what is published and what the log holds: not served."""
 
 
 class LogTooShort(Exception):

@@ -33,9 +33,9 @@ from anyio.abc import TaskGroup
 
 from kproxy.cluster import lost_end
 from kproxy.cluster.log_prefix import is_prefix, lost_part, probe, unplaced_mark
-from kproxy.cluster.lost_end import LostEnd
+from kproxy.cluster.lost_end import LostEnd, NotRebuilt
 from kproxy.cluster.publisher import Publisher, admitted
-from kproxy.cluster.rebuild import LogFilled, LogTooShort, NotRebuilt, rebuild, wipe
+from kproxy.cluster.rebuild import LogFilled, LogTooShort, rebuild, wipe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
@@ -77,7 +77,7 @@ class ShardOwner:
     """A task that holds one shard until cancelled."""
 
     def __init__(self, index: int, shards: int, directory: Path, services: ShardServices) -> None:
-        self.index = self._index = index
+        self.index = index
         self._shards = shards
         self._directory = directory
         self._services = services
@@ -113,22 +113,22 @@ class ShardOwner:
             except* LogChanged as group:
                 changed = first_of(group)
                 assert isinstance(changed, LogChanged)
-                _log.warning("shard_log_changed", shard=self._index, reason=str(changed))
+                _log.warning("shard_log_changed", shard=self.index, reason=str(changed))
                 self._changed = changed
             except* RowsDamaged as group:
-                _log.warning("local_copy_damaged", shard=self._index, reason=str(first_of(group)))
+                _log.warning("local_copy_damaged", shard=self.index, reason=str(first_of(group)))
                 wait_s = await self._wiped()
             except* KafkaError as group:
-                _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
+                _log.warning("shard_not_served", shard=self.index, reason=str(first_of(group)))
             except* NotRebuilt as group:
                 wait_s = self._later()
-                _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
+                _log.error("shard_refused", shard=self.index, reason=str(first_of(group)))
             except* (RowsFailed, LogFailed, OSError) as group:
                 wait_s = self._later()
-                _log.error("shard_not_stored", shard=self._index, reason=str(first_of(group)))
+                _log.error("shard_not_stored", shard=self.index, reason=str(first_of(group)))
             except* Exception:
                 wait_s = self._later()  # the other shards go on
-                _log.exception("shard_failed", shard=self._index)
+                _log.exception("shard_failed", shard=self.index)
             self.phase = "waiting"
             await anyio.sleep(wait_s)
 
@@ -143,7 +143,7 @@ class ShardOwner:
         try:
             await on_disk(partial(wipe, self._directory))
         except OSError as error:
-            _log.error("shard_not_stored", shard=self._index, reason=str(error))
+            _log.error("shard_not_stored", shard=self.index, reason=str(error))
             return self._later()
         return _AGAIN_S
 
@@ -154,7 +154,7 @@ class ShardOwner:
         try:
             await self._follow(shard)
         finally:
-            self._services.link.forget(self._index)
+            self._services.link.forget(self.index)
             self._stop_serving(shard)
             self.held = self.publisher = None
             shard.tasks = None
@@ -179,7 +179,7 @@ class ShardOwner:
                     await on_disk(shard.close)
                 raise
             await on_disk(shard.close)
-            _log.warning("local_copy_discarded", shard=self._index)
+            _log.warning("local_copy_discarded", shard=self.index)
         while True:
             try:
                 return await self._rebuilt()
@@ -197,7 +197,7 @@ class ShardOwner:
         part = await lost_part(shard, link, None if changed is None else changed.at)
         if part is not None:
             lost, records = await on_disk(partial(lost_end.look, shard, *part))
-            await self._note(lost, records)
+            self._lost = await lost_end.repair(self.index, lost, records, self._services)
         elif changed is not None and changed.at is not None and await is_prefix(shard, link):
             self._changed = None
             return True
@@ -205,18 +205,12 @@ class ShardOwner:
 
     async def _note_too_short(self, error: LogTooShort) -> None:
         """Do so where there is no copy: the published rows know of more than the log has."""
-        end = await probe(self._services.link, self._index, unplaced_mark())
+        end = await probe(self._services.link, self.index, unplaced_mark())
         if end < error.as_of:
-            await self._note(LostEnd(min(end, error.end), error.as_of), [])
+            lost = LostEnd(min(end, error.end), error.as_of)
+            self._lost = await lost_end.repair(self.index, lost, [], self._services)
         else:
             await anyio.sleep(_AGAIN_S)
-
-    async def _note(self, lost: LostEnd, records: list[dict[str, object]]) -> None:
-        if lost.end - lost.start > lost_end.LOST_MAX:
-            raise NotRebuilt(f"the log ends at {lost.start}, and is known up to {lost.end}")
-        lost_end.say(self._index, lost, records, self._services)
-        await lost_end.fill(self._index, lost, self._services)
-        self._lost = lost
 
     async def _rebuilt(self) -> Shard:
         """Return the shard with a local copy made anew."""
@@ -227,7 +221,7 @@ class ShardOwner:
         try:
             await rebuild(shard, self._services, self._lost)
         except BaseException:
-            self._services.link.forget(self._index)
+            self._services.link.forget(self.index)
             with anyio.CancelScope(shield=True):
                 await on_disk(shard.close)
                 await on_disk(partial(wipe, self._directory))
@@ -240,16 +234,16 @@ class ShardOwner:
         try:
             shard = self._new()
         except RowsFailed as error:
-            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
+            _log.warning("local_copy_damaged", shard=self.index, reason=str(error))
             return None
         try:
             if shard.unfinished:
-                _log.warning("local_copy_unfinished", shard=self._index)
+                _log.warning("local_copy_unfinished", shard=self.index)
                 shard.close()
                 return None
             shard.recover(stop.check)
         except (DamagedLog, RowsFailed) as error:
-            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
+            _log.warning("local_copy_damaged", shard=self.index, reason=str(error))
             shard.close()
             return None
         except Stopped:
@@ -265,7 +259,7 @@ class ShardOwner:
 
         def log(deliver: Deliver) -> SharedLog:
             return SharedLog(
-                self._index,
+                self.index,
                 segments,
                 deliver,
                 self._services.link,
@@ -275,7 +269,7 @@ class ShardOwner:
             )
 
         shard = Shard(
-            shard=ShardId(self._index),
+            shard=ShardId(self.index),
             shards=self._shards,
             kv=RocksKv(directory / "rows", max(1 << 20, config.rows_cache_bytes // self._shards)),
             segments=segments,
@@ -303,7 +297,7 @@ class ShardOwner:
         log = shard.log
         assert isinstance(log, SharedLog)
         shard.on_command = partial(self._applied, shard)
-        self._services.link.follow(self._index, log)
+        self._services.link.follow(self.index, log)
         async with anyio.create_task_group() as tasks:
             shard.tasks, self.held = tasks, shard
             self.phase = "catching_up"
@@ -347,9 +341,9 @@ class ShardOwner:
 
     async def _catch_up(self, log: SharedLog) -> None:
         """Fold what others wrote."""
-        first, end = log.next_offset, await self._services.link.end(self._index)
+        first, end = log.next_offset, await self._services.link.end(self.index)
         async with self._services.progress.of(
-            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self._index
+            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self.index
         ):
             await log.catch_up(end)
 
@@ -378,7 +372,7 @@ class ShardOwner:
     def _report_foreign(self) -> None:
         self._saying = False
         _log.warning(
-            "foreign_records_skipped", shard=self._index, records=self._foreign,
+            "foreign_records_skipped", shard=self.index, records=self._foreign,
             topic=self._services.upstream.data,
         )  # fmt: skip
 
@@ -389,17 +383,17 @@ class ShardOwner:
         self._failures = 0
         took = monotonic() - self._unserved_since
         self._services.counters.takeover_seconds.observe(took)
-        self._services.announce(self._index, claim)
+        self._services.announce(self.index, claim)
         self._services.command_router.take_up(shard)
-        _log.info("shard_served", shard=self._index, claim=claim)
+        _log.info("shard_served", shard=self.index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:
         if shard.serving:
             shard.serving = False
             self.shard, self.phase = None, "claiming"
             self._unserved_since = monotonic()
-            self._services.command_router.left(self._index)
+            self._services.command_router.left(self.index)
             shard.watchers.wake_all()
-            _log.info("shard_left", shard=self._index)
+            _log.info("shard_left", shard=self.index)
             if self._handed_over is not None:
                 self._handed_over()
