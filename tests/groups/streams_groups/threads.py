@@ -5,8 +5,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from kproxy.common.errors import Code, KafkaError
-from kproxy.groups.coordinator import Coordinator, GroupServices
+from kproxy.common.errors import KafkaError
 from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.topology import (
     ACTIVE,
@@ -23,11 +22,8 @@ from kproxy.groups.requests.streams_heartbeat import (
     heartbeat,
 )
 from kproxy.metadata.group_settings import GroupSettings
-from kproxy.virtual.commands.envelope import Kind
-from kproxy.virtual.types import QueueId
-from tests.commands import command
 from tests.fakes import MemoryShard
-from tests.groups.rules import coordinator_without_worker
+from tests.groups import rules
 
 Tasks = dict[str, list[int]]
 """Partitions by role and subtopology: "active 0", "standby 0"."""
@@ -52,33 +48,14 @@ def topology(*parts: Subtopology, epoch: int = 0) -> Topology:
     return Topology(epoch, tuple(sorted(parts)))
 
 
-class Stage:
+class Stage(rules.Stage):
     """A coordinator of streams groups, its shard, and queues in it."""
 
     def __init__(self, *queues: str, partitions: int = 4, **settings: Any) -> None:
         given = {"streams_assignment_interval_ms": 0, "streams_initial_rebalance_delay_ms": 0}
-        self.settings = GroupSettings(**given | settings)
-        self.coordinator = coordinator_without_worker()
-        self.shard: Any = self.coordinator.shard
-        self.take_over(end=False)
+        super().__init__(GroupSettings(**given | settings))
         for name in queues:
             self.create(name, partitions)
-
-    def take_over(self, *, end: bool = True) -> None:
-        """Have another coordinator serve the shard; nothing is left of the former one."""
-        former = self.coordinator
-        if end:
-            former.end(Code.NOT_COORDINATOR)
-        services = GroupServices(
-            former.config, former.lookup, lambda: 1_000_000, object,
-            settings_of=lambda group_id: self.settings,
-        )  # fmt: skip
-        self.coordinator = Coordinator(self.shard, services)
-
-    def create(self, name: str, partitions: int = 1) -> None:
-        queue_id = QueueId(name.encode().ljust(16, b".")[:16])
-        values = {"name": name, "partitions": partitions, "configs": {}}
-        assert not self.shard.apply(command(Kind.CREATE, queue_id, values=values)).code
 
     def group(self, name: str = "g") -> StreamsGroup:
         group = self.coordinator.find(name)
