@@ -2,14 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.harness import Working
 
 _SESSION_MS = 6000
 
 
-class Committing:
+class Committing(Working):
     """Two members that commit what they have read, until `stop`."""
 
     def __init__(self, address: str, queues: list[str], **settings: object) -> None:
@@ -21,24 +22,12 @@ class Committing:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }  # fmt: skip
         self._queues = queues
-        self._stop = threading.Event()
         self._lock = threading.Lock()
         self.read: dict[str, set[int]] = {queue: set() for queue in queues}  # offsets
         self.committed: dict[str, int] = {}  # the highest that was answered
         self.commits = 0
         self.gone_back: list[tuple[str, int, int]] = []
-        calls: list[Callable[[], None]] = [self._work, self._work, self._watch]
-        self._threads = [threading.Thread(target=call) for call in calls]
-
-    def __enter__(self) -> "Committing":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
+        super().__init__(self._work, self._work, self._watch)
 
     def _work(self) -> None:
         consumer = Consumer(self._settings)

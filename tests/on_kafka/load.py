@@ -14,10 +14,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need, need_program
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, Working, need, need_program
 
 
-class Load:
+class Load(Working):
     """Produces to and consumes from queues, in two threads, until `stop`."""
 
     def __init__(
@@ -35,21 +35,8 @@ class Load:
         self.pauses_s: dict[str, float] = {}  # the longest between two acknowledgements
         self._last_s: dict[str, float] = {}
         self.sent = 0
-        self._stop = threading.Event()
         self._all_sent = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._produce), threading.Thread(target=self._consume)
-        ]  # fmt: skip
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
+        super().__init__(self._produce, self._consume)
 
     def count(self) -> int:
         return sum(map(len, self.acknowledged.values()))

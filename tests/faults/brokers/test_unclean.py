@@ -8,7 +8,6 @@ once more then, even where it is to retry nothing.
 """
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from kproxy.virtual.partitioner import shard_of
 from tests.clients.calls import consumer, create, producer
-from tests.harness import eventually
+from tests.harness import Working, eventually
 from tests.kafka_cluster import READY_S, KafkaCluster
 from tests.workers import Workers
 
@@ -34,7 +33,7 @@ HELD_UP_S = 4
 """The seconds of work that no follower of the partition has."""
 
 
-class Work:
+class Work(Working):
     """Numbered records to queues, none sent twice, and a consumer that follows them."""
 
     def __init__(self, address: str) -> None:
@@ -44,18 +43,7 @@ class Work:
         self.acknowledged: dict[str, dict[int, bytes]] = {queue: {} for queue in QUEUES}
         self.followed: dict[str, list[tuple[int, bytes]]] = {queue: [] for queue in QUEUES}
         self.errors: list[Any] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=one) for one in (self._produce, self._follow)]
-
-    def __enter__(self) -> "Work":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120)
+        super().__init__(self._produce, self._follow)
 
     def count(self, queue: str) -> int:
         return len(self.acknowledged[queue])
