@@ -37,7 +37,7 @@ RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt ./
-RUN pip install -q --no-cache-dir -c constraints.txt click confluent-kafka matplotlib pyspark
+RUN pip install -q --no-cache-dir -c constraints.txt click confluent-kafka deltalake matplotlib pyarrow pyspark
 COPY --from=jars /app/.tools/spark-jars .tools/spark-jars
 COPY spark_examples spark_examples
 RUN chown kproxy /app
