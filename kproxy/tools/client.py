@@ -104,10 +104,16 @@ class Client:
     def nodes(self) -> dict[int, Address]:
         """Return addresses by node id."""
         if not self._nodes:
-            values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
-            brokers = self.call(60, 1, values).brokers
-            self._nodes = {b.broker_id: (b.host, b.port) for b in brokers}
+            self._nodes = {b.broker_id: (b.host, b.port) for b in self._cluster().brokers}
         return self._nodes
+
+    def cluster_id(self) -> str:
+        """Return the id that the cluster keeps for life."""
+        return str(self._cluster().cluster_id)
+
+    def _cluster(self) -> Any:
+        values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+        return self.call(60, 1, values)
 
     def by_coordinator(self, groups: Sequence[str]) -> dict[int, list[str]]:
         """Return groups by the node that coordinates them."""
@@ -153,9 +159,11 @@ class Client:
             raise Refused(f"there is no queue {name}; `kproxy queues` lists those there are")
         return topic
 
-    def offsets(self, leaders: dict[tuple[str, int], int], timestamp: int) -> dict[Any, int]:
+    def offsets(
+        self, leaders: dict[tuple[str, int], int], timestamp: int, *, committed: bool = False
+    ) -> dict[Any, int]:
         """Return offsets at a timestamp (-1 end, -2 start) by partition, without partitions that
-        moved.
+        moved. `committed`: the end is where read_committed ends.
         """
 
         def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
@@ -169,7 +177,7 @@ class Client:
                 }
                 for name, indices in by_name(parts).items()
             ]
-            values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            values = {"replica_id": -1, "isolation_level": int(committed), "topics": topics}
             for topic in self.call(2, 6, values, node).topics:
                 for part in topic.partitions:
                     if not part.error_code:

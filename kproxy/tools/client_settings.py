@@ -108,10 +108,11 @@ def read_client_settings(path: Path | None) -> ClientSettings:
             name, _, value = (part.strip() for part in line.partition("="))
             if name in _KNOWN:  # others are for other tools
                 values[name] = value
-    return _settings(path, values)
+    return client_settings(path, values)
 
 
-def _settings(path: Path, values: Mapping[str, str]) -> ClientSettings:
+def client_settings(path: Path | str, values: Mapping[str, str]) -> ClientSettings:
+    """Return the settings of these values, which are of `path`. Raises CannotStart."""
     protocol = values.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise CannotStart(f"{path}: security.protocol is one of {', '.join(_PROTOCOLS)}")

@@ -1,6 +1,7 @@
 """One local Spark for all Spark tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def spark() -> Iterator[object]:
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # it runs data sources
     jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
     builder = SparkSession.builder
     for name, value in jobs.module("table").SETTINGS.items():
