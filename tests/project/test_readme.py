@@ -83,7 +83,7 @@ def test_the_page_prints_what_it_says(tmp_path: Path, page: str, least: int) -> 
 
 def run(command: str, directory: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-e", "-c", command], capture_output=True, text=True, cwd=directory, timeout=120,
+        ["bash", "-e", "-c", command], capture_output=True, text=True, cwd=directory, timeout=300,
         check=False, env=env,
     )  # fmt: skip
 

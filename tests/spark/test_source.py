@@ -239,7 +239,7 @@ def test_a_stream_over_an_entrance_takes_each_record_once(
     assert max(map(len, offsets)) < 1500
     with served(tmp_path / "other") as other:
         admin = AdminClient({"bootstrap.servers": other.address})
-        config = {"kproxy.route.to": "of-{key}"}
+        config = {"kproxy.route.to": "of-{key}", "kproxy.route.unroutable": "of.none"}
         admin.create_topics([NewTopic(entrance, 2, config=config)])[entrance].result(30)
         with pytest.raises(Exception, match="SourceError: the checkpoint is of the cluster "):
             stream(session, other.address, tmp_path / "checkpoint", **asked)
