@@ -20,7 +20,10 @@ from tests.upstream.consumers import FakeConsumer
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
-async def test_failed_delivery_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TypeError, RuntimeError])
+async def test_failed_delivery_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     """FAULT S3: the thread ended without a word, and the catalogue stood still."""
     monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
 
@@ -29,7 +32,7 @@ async def test_failed_delivery_ends_the_worker(monkeypatch: pytest.MonkeyPatch) 
 
     async def deliver(records: list[Record]) -> None:
         taken.extend(record.offset for record in records)
-        raise TypeError("of a later kproxy")
+        raise error("of a later kproxy")
 
     def began_again(topic: str) -> None:
         pytest.fail(topic)
