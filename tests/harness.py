@@ -29,7 +29,7 @@ SPARK_JARS = ROOT / ".tools" / "spark-jars"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
 OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"
 IN_CI = os.environ.get("CI") == "true"
-_SLACK_S, _SLACK = 15, 4 if os.environ.get("PYTEST_XDIST_WORKER") else 1
+_SLACK_S, _SLACK = 10, 4 if os.environ.get("PYTEST_XDIST_WORKER") else 1
 """The seconds from which on a wait only bounds a failure, and its factor on a busy machine.
 
 A shorter wait is a claim: it happens at once, not by a timer.
@@ -110,7 +110,7 @@ class Served:
         self._ready.set()
 
     def wait_ready(self, seconds: float = 30) -> "Served":
-        self._ready.wait(_patient(seconds))
+        self._ready.wait(patient(seconds))
         ready = self.event("ready")
         if not ready:
             self.kill()
@@ -201,13 +201,14 @@ def served(data_dir: Path, *flags: str, **options: Any) -> Iterator[Served]:
     assert not server.faults(), f"{server.faults()}\n{told}"
 
 
-def _patient(seconds: float) -> float:
+def patient(seconds: float) -> float:
+    """Return how long to wait for what only a failure keeps away."""
     return seconds if seconds < _SLACK_S else seconds * _SLACK
 
 
 def eventually(check: Callable[[], Any], seconds: float = 15, period: float = 0.05) -> Any:
     """Wait until `check()` is true, and return what it gave."""
-    seconds = _patient(seconds)
+    seconds = patient(seconds)
     end = time.monotonic() + seconds
     while True:
         value = check()
@@ -237,7 +238,7 @@ class Working:
 
 async def until(check: Callable[[], Any], seconds: float = 30, period: float = 0.01) -> Any:
     """Wait as `eventually` does, in an event loop that goes on meanwhile."""
-    seconds = _patient(seconds)
+    seconds = patient(seconds)
     end = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < end, f"not within {seconds} s"

@@ -24,6 +24,7 @@ from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.rows.transactions import tag_of
 from kproxy.virtual.types import PartitionKey, ShardId
 from tests.commands import command
+from tests.harness import patient
 from tests.present import present
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.offset_topic import SimRowsWriter
@@ -69,7 +70,7 @@ async def second_life(before: Life, name: str = "w1") -> AsyncIterator[Life]:
 
 
 async def served(life: Life, after: Shard | None = None) -> Shard:
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         while (shard := life.shards.serving(0)) is None or shard is after:
             await anyio.sleep(0.001)
     return shard
@@ -196,7 +197,7 @@ async def test_a_leader_of_old_that_does_not_know_the_end_is_not_believed(
             monkeypatch.setattr(life.link, "end", of_old)
         for _ in range(3):
             log.saw_end(log.next_offset - 2, log.next_offset)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             while not of(said, "shard_log_changed"):
                 await anyio.sleep(0.001)
         await anyio.sleep(0.2)

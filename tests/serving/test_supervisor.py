@@ -21,7 +21,7 @@ from kproxy.server.listener import Server
 from kproxy.store.directory_lock import wait_unlocked
 from kproxy.supervisor import Supervisor
 from tests.fakes import memory_worker
-from tests.harness import until
+from tests.harness import patient, until
 
 WORKER = """
 import os, pathlib, sys
@@ -78,7 +78,7 @@ async def test_a_worker_that_begins_amid_a_stop_is_stopped(
 
     monkeypatch.setattr(anyio, "open_process", begun)
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             await keeper.run()
     finally:
         for process in keeper._processes.values():
@@ -92,7 +92,7 @@ async def test_a_stop_does_not_wait_until_a_worker_would_begin_again(
     monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
     monkeypatch.setattr(supervisor, "_RESTART_S", 1000.0)
     keeper = Supervisor(config(data_dir=tmp_path / "data"))
-    with anyio.fail_after(60):
+    with anyio.fail_after(patient(60)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keeper.run)
             await until(lambda: [p.returncode for p in keeper._processes.values()] == [7] * 3, 40)
@@ -166,7 +166,7 @@ async def test_absent_worker_is_not_waited_for_for_ever(
     worker: Any = memory_worker()
     one = Server(Config(), [("nobody", 1)])
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         await one._wait_for_others(worker)
 
 
@@ -181,7 +181,7 @@ async def test_drain_stops_all_workers(tmp_path: Path, monkeypatch: pytest.Monke
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             await until(lambda: sum("." not in name for name in os.listdir(tmp_path)) == 4)
             assert await to_thread.run_sync(drain) == []
     assert all(process.returncode is not None for process in keeper._processes.values())
