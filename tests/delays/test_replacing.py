@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from kproxy.delays import listing
-from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.handlers.produce.produce import append
+from kproxy.protocol.produce_request import ProduceRequest, Topic
+from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue
 from kproxy.virtual.types import QueueId
 from tests.delays.test_delays import INVALID_CONFIG, INVALID_RECORD, put, saying, seen
 from tests.fakes import memory_worker
@@ -14,6 +16,8 @@ from tests.forked import run_kproxy
 from tests.harness import Served, eventually
 from tests.virtual.commands.delay_cases import later, mixed, waiting
 from tests.wire import Wire, keyed
+
+POLICY_VIOLATION = 44
 
 
 def test_a_reminder_is_replaced_cancelled_and_delivered_once(wire: Wire, queue: str) -> None:
@@ -82,3 +86,25 @@ async def test_a_list_goes_on_within_a_batch(monkeypatch: pytest.MonkeyPatch) ->
     for wrong in ("", "1:2", "a:b:c", "-1:0:0", f"{1 << 63}:0:0"):
         with pytest.raises(ValueError, match=r".*"):
             listing.read_place(wrong)
+
+
+async def test_a_record_is_cancelled_where_too_many_wait() -> None:
+    """FAULT: once a queue's kproxy.delay.records.max was lowered nothing could be cancelled."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    queue_id = QueueId(bytes(16))
+    configs = {"kproxy.delay.ms": "60000", "kproxy.delay.replace": "key"}
+    shard.apply(CreateQueue(queue_id, "q", 1, configs).envelope())
+
+    def code(*records: tuple[bytes, bytes | None]) -> int:
+        call = append(worker, 9, ProduceRequest(None, -1, [Topic("q", [(0, keyed(*records))])]))
+        assert call is not None
+        call.body()
+        return call.code
+
+    assert code((b"a", b"v"), (b"b", b"v")) == 0
+    lowered = {"kproxy.delay.records.max": "1"}
+    shard.apply(ConfigureQueue(queue_id, lowered, [], False).envelope())
+    assert code((b"c", b"v")) == POLICY_VIOLATION
+    assert code((b"a", None)) == 0
+    assert code((b"a", None)) == INVALID_RECORD
