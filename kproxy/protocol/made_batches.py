@@ -124,10 +124,10 @@ def batch_of_bodies(
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
 
 
-def of_producer(batch: bytes, producer_id: int, epoch: int) -> bytes:
-    """Return a batch as the first one of an idempotent producer."""
+def of_producer(batch: bytes, producer_id: int, epoch: int, sequence: int = 0) -> bytes:
+    """Return a batch as one of an idempotent producer; of none, where all are -1."""
     made = bytearray(batch)
-    _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, 0)
+    _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, sequence)
     _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[CRC_FROM:]))
     return bytes(made)
 
