@@ -83,7 +83,7 @@ TINY: dict[str, int] = {
     "delays.delays._REMEMBERED_MAX": 2,
     "delays.delivery.BATCHES_AT_ONCE": 2,
     "delays.looker._PARTITIONS_AT_ONCE": 1,
-    "delays.looker._PASSED_MAX": 2,
+    "delays.looker._NOTED_MAX": 2,
     "delays.splitting._BLAMED_MAX": 1,
     "delays.splitting._FEWER": 2,
     "delays.splitting.GROUPS_MAX": 4,

@@ -41,10 +41,13 @@ class Plan(NamedTuple):
         return sum(batch.length for _, batch in self.batches)
 
 
-def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0) -> Plan:
+def plan(
+    shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0,
+    most: int = BATCHES_AT_ONCE,
+) -> Plan:  # fmt: skip
     """Return what is due of a partition of which nothing waits that was due before `from_ms`.
 
-    Nor just then, before the offset `passed`.
+    Nor just then, before the offset `passed`. `most`: batches.
     """
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
@@ -56,7 +59,7 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int
         if batch is None:
             continue  # its queue is gone, and is being swept
         size += batch.length
-        if found and (size > BYTES_AT_ONCE or len(found) >= BATCHES_AT_ONCE):
+        if found and (size > BYTES_AT_ONCE or len(found) >= most):
             return Plan(key, found, due_ms)
         found.append((last_offset, batch))
     return Plan(key, found, now_ms)

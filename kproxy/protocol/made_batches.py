@@ -88,6 +88,7 @@ def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
 
 _TAIL = struct.Struct(">hiqqqhii")  # a record batch's header, from its attributes on
 _HEAD = struct.Struct(">qiibI")
+_PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43  # id, epoch, base sequence
 _LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # bytes that a length counts beside the records
 
 
@@ -121,6 +122,14 @@ def batch_of_bodies(
     tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
     crc = crc32c(data, crc32c(tail))
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
+
+
+def of_producer(batch: bytes, producer_id: int, epoch: int, sequence: int = 0) -> bytes:
+    """Return a batch as one of an idempotent producer; of none, where all are -1."""
+    made = bytearray(batch)
+    _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, sequence)
+    _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[CRC_FROM:]))
+    return bytes(made)
 
 
 Cut = tuple[int, int, bytes]

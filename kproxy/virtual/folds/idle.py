@@ -15,12 +15,13 @@ from kproxy.virtual.rows.idle import WITH_RECORDS, idle_ms_of
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import ROUTES, decode_route
+from kproxy.virtual.rows.shares import DEAD_LETTERS
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, PENDING_BY_PARTITION
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 1000
-"""Groups, and offsets that wait: a queue with more of them is in use."""
+"""Groups, offsets that wait, dead letters: a queue with more of them is in use."""
 
 
 def is_idle(state: State, envelope: Envelope, queue: Queue) -> bool:
@@ -40,6 +41,7 @@ def is_idle(state: State, envelope: Envelope, queue: Queue) -> bool:
         state.some(*OPEN_TRANSACTIONS.range(key), 1)
         or _is_committed_since(state, key, asked.time_ms - idle_ms)
         or _is_staged(state, key)
+        or _is_owed(state, key)
     )
 
 
@@ -72,3 +74,11 @@ def _is_staged(state: State, key: PartitionKey) -> bool:
     found = state.some(*RowKind.PENDING_BY_PARTITION.range(), _LOOKED_AT_MAX)
     staged = (PENDING_BY_PARTITION.parts(one)[1] for one, _ in found)
     return len(found) == _LOOKED_AT_MAX or key in staged
+
+
+def _is_owed(state: State, key: PartitionKey) -> bool:
+    """Return whether a dead-letter queue is to have records of a partition still."""
+    found = state.some(*RowKind.DEAD_LETTER.range(), _LOOKED_AT_MAX)
+    return len(found) == _LOOKED_AT_MAX or any(
+        DEAD_LETTERS.decode(data).key == key for _, data in found
+    )
