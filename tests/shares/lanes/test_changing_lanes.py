@@ -1,0 +1,55 @@
+"""Lanes that begin, change or end while records are held and while they are looked for."""
+
+from kproxy.metadata.lane_settings import LANE
+from tests.handlers.test_handlers import Client
+from tests.handlers.transactional import Transactional
+from tests.present import present
+from tests.shares.lanes.test_lanes import configure, offsets, with_lanes
+from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
+
+
+async def held_with_markers() -> tuple[Client, Member]:
+    """Return a member that holds records and the markers between them, and a group with lanes."""
+    client = await with_lanes({})
+    writer = Transactional(client.worker.any_shard(), initialise(client), "t", 2)
+    for _ in range(3):
+        writer.write(b"v")
+        writer.end(commit=True)
+    one = Member(client, "one")
+    assert await one.given() == [(0, 5, 1)]
+    await configure(client, **{LANE: "key"})
+    return client, one
+
+
+async def test_records_that_come_back_with_markers_before_them_are_given_again() -> None:
+    """FAULT: a stretch that began with a marker was archived with all records in it."""
+    client, one = await held_with_markers()
+    await one.says((0, 0, (ACCEPT,)))
+    two = Member(client, "two")
+    assert await two.given() == []
+    await one.says((1, 5, (RELEASE,)))
+    assert await two.given() == [(2, 2, 2), (4, 4, 2)]
+
+
+async def test_markers_that_come_back_with_records_hold_no_start() -> None:
+    """FAULT: what came back behind a record, and was none, was never done."""
+    client, one = await held_with_markers()
+    two = Member(client, "two")
+    assert await two.given() == []
+    await one.says((0, 5, (RELEASE,)))
+    assert offsets(await two.given()) == [0, 2, 4]
+    await two.says(*[(at, at, (ACCEPT,)) for at in (0, 2, 4)])
+    await two.given()
+    assert row(client).start == 6
+
+
+async def test_records_that_come_back_while_lanes_are_looked_for_are_given_again() -> None:
+    """FAULT: they stayed in their lane's way if they reached beyond what was looked at."""
+    client, one = await held_with_markers()
+    await one.says((0, 0, (ACCEPT,)))
+    share = share_of(client)
+    rules = client.worker.shares.settings(GROUP)
+    lanes = present(share.use_lanes(rules, client.worker.shares.lane_memory))
+    assert lanes.scan_at_once(3)
+    await one.says((1, 5, (RELEASE,)))
+    assert offsets(await Member(client, "two").given()) == [2, 4]
