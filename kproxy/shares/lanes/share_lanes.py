@@ -190,7 +190,7 @@ class ShareLanes:
                 found.append((at, batch[0] - 1, None))
             self._bytes += batch[3]
             self._records += last + 1 - batch[0]
-            found.append((batch[0], last, batch))
+            found.append((max(batch[0], at), last, batch))
             self.ends.note(batch[0], last)
             left -= last + 1 - max(at, batch[0])
             at = last + 1

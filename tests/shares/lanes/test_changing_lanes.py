@@ -1,10 +1,21 @@
 """Lanes that begin, change or end while records are held and while they are looked for."""
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.loop import pace
 from kproxy.metadata.lane_settings import LANE
+from kproxy.shares.lanes import share_lanes
+from kproxy.shares.lanes.reading import LaneReader
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
+from tests.harness import until
 from tests.present import present
-from tests.shares.lanes.test_lanes import configure, offsets, with_lanes
+from tests.shares.lanes.test_lanes import configure, offsets, produce, with_lanes
 from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
 
 
@@ -53,3 +64,36 @@ async def test_records_that_come_back_while_lanes_are_looked_for_are_given_again
     assert lanes.scan_at_once(3)
     await one.says((1, 5, (RELEASE,)))
     assert offsets(await Member(client, "two").given()) == [2, 4]
+
+
+async def interrupted(client: Client, *, by: Callable[[anyio.CancelScope], object]) -> None:
+    """Let something happen while a thread looks for the lanes that a poll waits for."""
+    read, reading, over = LaneReader.read, threading.Event(), threading.Event()
+
+    def waiting(self: LaneReader, *args: Any, **more: Any) -> Any:
+        found = read(self, *args, **more)
+        reading.set()
+        assert over.wait(10)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LaneReader, "read", waiting)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Member(client, "gone").given)
+            await until(reading.is_set)
+            by(tasks.cancel_scope)
+            over.set()
+
+
+async def test_what_a_client_that_left_had_looked_for_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: of a batch that was read while its client went what was told was in no lane: nobody
+    was given it, and the start stayed."""
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 5000)
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    client = await with_lanes({LANE: "key"})
+    await produce(client, *[b"a"] * 9000, codec=3)
+    await interrupted(client, by=lambda scope: scope.cancel())
+    await Member(client).given(records=1)
+    assert share_of(client).lanes.index.available == 9000 - 1
