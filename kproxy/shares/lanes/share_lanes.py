@@ -244,6 +244,8 @@ class ShareLanes:
         return True
 
     def _count(self) -> None:
+        if self._window.lanes is not self.index:
+            return  # it was closed while a thread read
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
         self._memory.used += size - self._counted

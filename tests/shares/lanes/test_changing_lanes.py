@@ -97,3 +97,12 @@ async def test_what_a_client_that_left_had_looked_for_is_looked_for_again(
     await interrupted(client, by=lambda scope: scope.cancel())
     await Member(client).given(records=1)
     assert share_of(client).lanes.index.available == 9000 - 1
+
+
+async def test_lanes_that_end_while_they_are_looked_for_hold_no_memory() -> None:
+    """FAULT: they were counted after they had given it back, until nothing was left for others."""
+    client = await with_lanes({LANE: "key"})
+    await produce(client, *[b"a"] * 5000, codec=3)
+    await interrupted(client, by=lambda _: share_of(client).leave_lanes())
+    share_of(client).leave_lanes()
+    assert client.worker.shares.lane_memory.used == 0
