@@ -81,12 +81,11 @@ class RecordStates:
         if TERMINAL[byte]:
             lanes.done(range(first, end))
         elif IS_AVAILABLE[byte]:
-            if lanes.is_busy_with(first):
-                lanes.returned(first, end)
-            elif first in lanes.expiring:  # the log did not take that it has expired
-                lanes.expired.extend(range(first, end))
-            elif end <= lanes.end:
-                self.holes.append((first, end))
+            for at, behind in lanes.returned(first, end):
+                if at in lanes.expiring:  # the log did not take that it has expired
+                    lanes.expired.extend(range(at, behind))
+                else:
+                    self.holes.append((at, behind))
 
     def _translate(self, first: int, end: int, table: bytes) -> None:
         part = slice(first - self.start, end - self.start)

@@ -281,13 +281,28 @@ class LaneIndex(LaneRecords):
         self._left[lane] = self._left.get(lane, 0) + 1
         self._enter(lane)
 
-    def returned(self, first: int, end: int) -> None:
-        """Have taken records available again, at their places in their lanes."""
-        for offset in range(end - 1, first - 1, -1):
-            if self.is_busy_with(offset):
-                lane = self._free_place(offset)
-                self._link(lane, offset)
-                self._enter(lane)
+    def returned(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Have taken records available again, at their places in their lanes.
+
+        Return the stretches, of what was looked at, that are of no lane: who held them took them
+        with the records around. Those that have expired are stretches of their own.
+        """
+        lanes, base, expiring = self._lanes, self._base, self.expiring
+        strays: list[tuple[int, int]] = []
+        for offset in range(min(end, self.end) - 1, first - 1, -1):
+            if lanes[offset - base] == NONE:
+                if (
+                    strays and strays[-1][0] == offset + 1
+                    and (offset in expiring) == (offset + 1 in expiring)
+                ):  # fmt: skip
+                    strays[-1] = offset, strays[-1][1]
+                else:
+                    strays.append((offset, offset + 1))
+                continue
+            lane = self._free_place(offset)
+            self._link(lane, offset)
+            self._enter(lane)
+        return strays
 
     def done(self, offsets: Iterable[int]) -> None:
         """Forget records that were taken: they are done."""

@@ -112,11 +112,6 @@ class LaneRecords:
             return -1
         return self.table.hashes[lane]
 
-    def is_busy_with(self, offset: int) -> bool:
-        """Return whether a record was added, and has a lane still."""
-        at = offset - self._base
-        return 0 <= at < len(self._lanes) and self._lanes[at] != NONE
-
     def clean(self) -> bool:
         """Forget records before the start, so many at a time; return whether that was all."""
         base, lanes = self._base, self._lanes

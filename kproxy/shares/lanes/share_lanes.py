@@ -190,7 +190,7 @@ class ShareLanes:
                 found.append((at, batch[0] - 1, None))
             self._bytes += batch[3]
             self._records += last + 1 - batch[0]
-            found.append((batch[0], last, batch))
+            found.append((max(batch[0], at), last, batch))
             self.ends.note(batch[0], last)
             left -= last + 1 - max(at, batch[0])
             at = last + 1
@@ -244,6 +244,8 @@ class ShareLanes:
         return True
 
     def _count(self) -> None:
+        if self._window.lanes is not self.index:
+            return  # it was closed while a thread read
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
         self._memory.used += size - self._counted

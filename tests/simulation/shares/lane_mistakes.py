@@ -58,7 +58,7 @@ def a_released_record_goes_to_the_end_of_its_lane(patch: Patch) -> None:
 def the_ring_forgets_a_lane_that_was_busy(patch: Patch) -> None:
     def done(self: LaneIndex, offsets: Any) -> None:
         for offset in offsets:
-            if self.is_busy_with(offset):
+            if self.lane_of(offset) >= 0:
                 self._free_place(offset)
                 self._lanes[offset - self._base] = NONE
 

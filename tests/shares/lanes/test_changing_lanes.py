@@ -1,0 +1,108 @@
+"""Lanes that begin, change or end while records are held and while they are looked for."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from kproxy.loop import pace
+from kproxy.metadata.lane_settings import LANE
+from kproxy.shares.lanes import share_lanes
+from kproxy.shares.lanes.reading import LaneReader
+from tests.handlers.test_handlers import Client
+from tests.handlers.transactional import Transactional
+from tests.harness import until
+from tests.present import present
+from tests.shares.lanes.test_lanes import configure, offsets, produce, with_lanes
+from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
+
+
+async def held_with_markers() -> tuple[Client, Member]:
+    """Return a member that holds records and the markers between them, and a group with lanes."""
+    client = await with_lanes({})
+    writer = Transactional(client.worker.any_shard(), initialise(client), "t", 2)
+    for _ in range(3):
+        writer.write(b"v")
+        writer.end(commit=True)
+    one = Member(client, "one")
+    assert await one.given() == [(0, 5, 1)]
+    await configure(client, **{LANE: "key"})
+    return client, one
+
+
+async def test_records_that_come_back_with_markers_before_them_are_given_again() -> None:
+    """FAULT: a stretch that began with a marker was archived with all records in it."""
+    client, one = await held_with_markers()
+    await one.says((0, 0, (ACCEPT,)))
+    two = Member(client, "two")
+    assert await two.given() == []
+    await one.says((1, 5, (RELEASE,)))
+    assert await two.given() == [(2, 2, 2), (4, 4, 2)]
+
+
+async def test_markers_that_come_back_with_records_hold_no_start() -> None:
+    """FAULT: what came back behind a record, and was none, was never done."""
+    client, one = await held_with_markers()
+    two = Member(client, "two")
+    assert await two.given() == []
+    await one.says((0, 5, (RELEASE,)))
+    assert offsets(await two.given()) == [0, 2, 4]
+    await two.says(*[(at, at, (ACCEPT,)) for at in (0, 2, 4)])
+    await two.given()
+    assert row(client).start == 6
+
+
+async def test_records_that_come_back_while_lanes_are_looked_for_are_given_again() -> None:
+    """FAULT: they stayed in their lane's way if they reached beyond what was looked at."""
+    client, one = await held_with_markers()
+    await one.says((0, 0, (ACCEPT,)))
+    share = share_of(client)
+    rules = client.worker.shares.settings(GROUP)
+    lanes = present(share.use_lanes(rules, client.worker.shares.lane_memory))
+    assert lanes.scan_at_once(3)
+    await one.says((1, 5, (RELEASE,)))
+    assert offsets(await Member(client, "two").given()) == [2, 4]
+
+
+async def interrupted(client: Client, *, by: Callable[[anyio.CancelScope], object]) -> None:
+    """Let something happen while a thread looks for the lanes that a poll waits for."""
+    read, reading, over = LaneReader.read, threading.Event(), threading.Event()
+
+    def waiting(self: LaneReader, *args: Any, **more: Any) -> Any:
+        found = read(self, *args, **more)
+        reading.set()
+        assert over.wait(10)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LaneReader, "read", waiting)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Member(client, "gone").given)
+            await until(reading.is_set)
+            by(tasks.cancel_scope)
+            over.set()
+
+
+async def test_what_a_client_that_left_had_looked_for_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: of a batch that was read while its client went what was told was in no lane: nobody
+    was given it, and the start stayed."""
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 5000)
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    client = await with_lanes({LANE: "key"})
+    await produce(client, *[b"a"] * 9000, codec=3)
+    await interrupted(client, by=lambda scope: scope.cancel())
+    await Member(client).given(records=1)
+    assert share_of(client).lanes.index.available == 9000 - 1
+
+
+async def test_lanes_that_end_while_they_are_looked_for_hold_no_memory() -> None:
+    """FAULT: they were counted after they had given it back, until nothing was left for others."""
+    client = await with_lanes({LANE: "key"})
+    await produce(client, *[b"a"] * 5000, codec=3)
+    await interrupted(client, by=lambda _: share_of(client).leave_lanes())
+    share_of(client).leave_lanes()
+    assert client.worker.shares.lane_memory.used == 0
