@@ -226,7 +226,7 @@ FIXED: dict[str, str] = {
         delays.schedules._PARSED_MAX delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
         tools.records.waiting._LIMIT
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
-        shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
+        shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
         virtual.folds.idle._LOOKED_AT_MAX
         shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
         tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
