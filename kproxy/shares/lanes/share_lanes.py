@@ -81,8 +81,8 @@ class ShareLanes:
         self._scanned: anyio.Event | None = None  # while a slice is read
         self._aborted: Aborted | None = None
         self._is_short = False
-        taken = window._taken_before(window.end)
-        self._until = taken[-1] + 1 if taken else window.start
+        self._until = window.start
+        self.is_sure_now()
         self._bytes = self._records = 0
         self.is_stale = False
         """Whether lanes that were held may have been freed."""
@@ -164,6 +164,13 @@ class ShareLanes:
     def is_sure(self) -> bool:
         """Whether all records were looked at that may have been held before there were lanes."""
         return self.index.end >= min(self._until, self._window.end)
+
+    def is_sure_now(self) -> bool:
+        """Return `is_sure`, as of what is held by now."""
+        window = self._window
+        taken = window._taken_before(window.end)
+        self._until = taken[-1] + 1 if taken else window.start
+        return self.is_sure
 
     # -- looking
 

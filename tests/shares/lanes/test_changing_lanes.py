@@ -106,3 +106,19 @@ async def test_lanes_that_end_while_they_are_looked_for_hold_no_memory() -> None
     await interrupted(client, by=lambda _: share_of(client).leave_lanes())
     share_of(client).leave_lanes()
     assert client.worker.shares.lane_memory.used == 0
+
+
+async def test_a_poll_waits_while_what_is_held_lies_in_an_open_transaction() -> None:
+    """FAULT: it looked again and again, and was never answered."""
+    client = await with_lanes({LANE: "key"}, b"a")
+    writer = Transactional(client.worker.any_shard(), initialise(client), "t", 2)
+    writer.write(b"v")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert await one.given() == [(0, 1, 1)]
+    await configure(client, **{LANE: "key", "share.isolation.level": "read_committed"})
+    with anyio.fail_after(10):
+        assert await two.given() == []
+    await one.says((0, 1, (RELEASE,)))
+    assert await two.given() == [(0, 0, 2)]
+    writer.end(commit=True)
+    assert await two.given() == [(1, 1, 2)]
