@@ -88,7 +88,8 @@ class LaneReader:
     ) -> list[Part]:
         """Return what lies in some stretches, or in the first of them: about so many records.
 
-        Without `wait`: only what is in memory. Raise NotAtOnce, OSError.
+        It ends before a batch that cannot be read. Without `wait`: only what is in memory. Raise
+        NotAtOnce; OSError: it is the first.
         """
         found: list[Part] = []
         left = records_max
@@ -97,7 +98,12 @@ class LaneReader:
             if batch is None:
                 found.append(Part(first, last + 1))
                 continue
-            parts = self._parts_of(lying, batch, first, last, wait)
+            try:
+                parts = self._parts_of(lying, batch, first, last, wait)
+            except OSError:
+                if found:
+                    break
+                raise
             for part in parts:
                 if found and (joined := _joined(found[-1], part)) is not None:
                     found[-1] = joined

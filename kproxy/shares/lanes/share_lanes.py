@@ -7,6 +7,7 @@ begins behind a long backlog has its turn with the next answer.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -24,6 +25,7 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
 from kproxy.shares.record_states import IS_AVAILABLE, IS_TAKEN
 from kproxy.shares.taking import Limits, Stretch
+from kproxy.store.damage import DamagedBatch
 from kproxy.virtual.commands.shares import Cause, Hold, Run
 from kproxy.virtual.rows.batches import NO_TRANSACTION
 from kproxy.virtual.rows.shares import HELD_LANES
@@ -81,8 +83,8 @@ class ShareLanes:
         self._scanned: anyio.Event | None = None  # while a slice is read
         self._aborted: Aborted | None = None
         self._is_short = False
-        taken = window._taken_before(window.end)
-        self._until = taken[-1] + 1 if taken else window.start
+        self._until = window.start
+        self.is_sure_now()
         self._bytes = self._records = 0
         self.is_stale = False
         """Whether lanes that were held may have been freed."""
@@ -165,6 +167,13 @@ class ShareLanes:
         """Whether all records were looked at that may have been held before there were lanes."""
         return self.index.end >= min(self._until, self._window.end)
 
+    def is_sure_now(self) -> bool:
+        """Return `is_sure`, as of what is held by now."""
+        window = self._window
+        taken = window._taken_before(window.end)
+        self._until = taken[-1] + 1 if taken else window.start
+        return self.is_sure
+
     # -- looking
 
     def is_damaged(self, end: int) -> bool:
@@ -211,9 +220,10 @@ class ShareLanes:
         if not stretches:
             return
         self._scanned = anyio.Event()
+        parts: list[Part] = []
         try:
             numbers = {batch[1] for _, _, batch in stretches if batch is not None}
-            with segments.pinned(numbers):
+            with suppress(DamagedBatch), segments.pinned(numbers):  # the next look says so
                 parts = await to_thread.run_sync(
                     lambda: self.reader.read(segments, stretches, _RECORDS_MAX, wait=True),
                     limiter=readers,

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kproxy.common.errors import Code
 from kproxy.loop import pace
 from kproxy.metadata.lane_settings import LANE
 from kproxy.shares.lanes import share_lanes
@@ -17,6 +18,7 @@ from tests.harness import until
 from tests.present import present
 from tests.shares.lanes.test_lanes import configure, offsets, produce, with_lanes
 from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
+from tests.wire import keyed, produce_values
 
 
 async def held_with_markers() -> tuple[Client, Member]:
@@ -106,3 +108,35 @@ async def test_lanes_that_end_while_they_are_looked_for_hold_no_memory() -> None
     await interrupted(client, by=lambda _: share_of(client).leave_lanes())
     share_of(client).leave_lanes()
     assert client.worker.shares.lane_memory.used == 0
+
+
+async def test_a_poll_waits_while_what_is_held_lies_in_an_open_transaction() -> None:
+    """FAULT: it looked again and again, and was never answered."""
+    client = await with_lanes({LANE: "key"}, b"a")
+    writer = Transactional(client.worker.any_shard(), initialise(client), "t", 2)
+    writer.write(b"v")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert await one.given() == [(0, 1, 1)]
+    await configure(client, **{LANE: "key", "share.isolation.level": "read_committed"})
+    with anyio.fail_after(10):
+        assert await two.given() == []
+    await one.says((0, 1, (RELEASE,)))
+    assert await two.given() == [(0, 0, 2)]
+    writer.end(commit=True)
+    assert await two.given() == [(1, 1, 2)]
+
+
+async def test_records_before_a_damaged_batch_are_given_and_other_queues_are_read() -> None:
+    """FAULT: each fetch ended its connection: the damage was raised, and nothing was given."""
+    client = await with_lanes({LANE: "key"}, *[b"a"] * 300)
+    await client.metadata("other")
+    initialise(client, "other")
+    await produce(client, b"b")
+    shard: Any = client.worker.any_shard()
+    shard.segments.data[-3] ^= 1
+    await client.call(0, 9, produce_values("other", keyed((b"x", b"v"))))
+    member = Member(client, "m", "q", "other")
+    assert sorted(await member.given()) == [(0, 0, 1), (0, 299, 1)]
+    assert await member.says((0, 299, (ACCEPT,))) == Code.NONE
+    (topic,) = (await member.fetch()).responses
+    assert topic.partitions[0].error_code == Code.CORRUPT_MESSAGE
