@@ -7,14 +7,8 @@ GOAL := copy-dependencies
 # Tests wait longer than they compute: five processes keep two cores busy.
 JOBS ?= 5
 SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
-# Temporary files lie in memory, where 8 GB of it are free for that: some disks stall for a minute
-# (an fsync behind others' deletions), and tests of power cuts and full disks bring their own disk.
-SHM := /dev/shm
-ROOM := $(shell df -Pk $(SHM) 2>/dev/null | awk 'NR == 2 {print ($$4 > 8000000)}')
-TEMPORARY := $(if $(filter 1,$(ROOM)),$(if $(shell grep ' $(SHM) .*noexec' /proc/mounts),,$(SHM)))
-IN_MEMORY := $(if $(TMPDIR),,$(if $(TEMPORARY),TMPDIR=$(TEMPORARY) SPARK_LOCAL_DIRS=$(TEMPORARY)))
 # The order of sets follows from the hash seed: a seed of a simulation is the same history each time.
-STEADY := PYTHONHASHSEED=0 $(IN_MEMORY)
+STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 

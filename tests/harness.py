@@ -102,7 +102,7 @@ class Served:
             try:
                 event = json.loads(line)
                 name = event["event"]
-            except (ValueError, TypeError, KeyError):  # of the interpreter, or two lines in one
+            except (ValueError, TypeError, KeyError):  # two lines in one, or a warning
                 continue
             self.events.append(event)
             if name == "ready":
