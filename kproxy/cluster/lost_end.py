@@ -29,6 +29,7 @@ from kproxy.cluster.log_prefix import frames_from, mark, probe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
+from kproxy.loop.pace import Pace
 from kproxy.loop.threads import on_disk
 from kproxy.protocol.batch import empty_batch, read_header
 from kproxy.protocol.made_batches import of_producer
@@ -208,12 +209,13 @@ async def _give_again(shard: Shard, lost: LostEnd) -> None:
     """Append once more what nobody who is behind the lost offsets would see, and take it there."""
     if not lost.ends or not shard.level.reaches(COMPACTION_FROM):
         return
-    kinds = await on_disk(partial(_taken, shard.segments, lost))
-    for key, end in lost.ends.items() if kinds else ():
+    pace = Pace()
+    for key, kinds in (await on_disk(partial(_taken, shard.segments, lost))).items():
+        await pace.step()
         first = shard.state.first_batch(key, lambda batch: batch.log_offset >= lost.start)
         if first is None:
             continue
-        for last_offset, batch in shard.state.batches(key, first[0], end):
+        for last_offset, batch in shard.state.batches(key, first[0], lost.ends[key]):
             if batch.log_offset in kinds:
                 read = partial(shard.segments.batch, batch.segment, batch.position, batch.length)
                 again = _again(kinds[batch.log_offset], bytes(await on_disk(read) or b""))
@@ -222,17 +224,19 @@ async def _give_again(shard: Shard, lost: LostEnd) -> None:
                     await _durable(shard.append([Envelope(Kind.APPEND, *key, body=again), gone]))
 
 
-def _taken(segments: Segments, lost: LostEnd) -> dict[int, int]:
-    """Return the kinds of envelopes by their log offsets, of those taken before anybody knew.
+def _taken(segments: Segments, lost: LostEnd) -> dict[PartitionKey, dict[int, int]]:
+    """Return the kinds of envelopes by their partitions, which have lost something, and their log
+    offsets, of those taken before anybody knew.
 
     Behind a claim another owner served: what it has answered stays. Blocks.
     """
-    found: dict[int, int] = {}
+    found: dict[PartitionKey, dict[int, int]] = {}
     for log_offset, envelope, *_ in frames_from(segments, lost.start):
         if log_offset >= lost.end or envelope.kind == Kind.CLAIM:
             break
-        if envelope.kind in _GIVEN_AGAIN:
-            found[log_offset] = envelope.kind
+        key = envelope.queue_id, envelope.partition
+        if envelope.kind in _GIVEN_AGAIN and key in lost.ends:
+            found.setdefault(key, {})[log_offset] = envelope.kind
     return found
 
 

@@ -23,6 +23,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.delays.delivery import BATCHES_AT_ONCE, READ_BYTES, Aside, Plan, make, plan
 from kproxy.loop.clock import Clock
+from kproxy.loop.pace import Pace
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.per_shard import Claim
@@ -137,8 +138,9 @@ class Looker(DueIndexScanner):
         due, more = self._next_due(DELAYS_DUE.key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
         found: list[tuple[bytes, int, Plan]] = []
-        size = 0
+        size, pace = 0, Pace()
         for key in due:
+            await pace.step()
             from_ms, partition = DELAYS_DUE.parts(key)
             entry = self._shard.kv.get(DELAY_ENTRIES.key(partition))
             if entry is None or decode_count(entry) != from_ms:
@@ -236,7 +238,9 @@ class Looker(DueIndexScanner):
         for planned, _ in sent:  # some may be there though the last was not taken
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
+        pace = Pace()
         for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
+            await pace.step()
             if outcome.code == Code.MESSAGE_TOO_LARGE:  # the log takes less than what was made
                 failed.add(planned.key)
                 reason = outcome.message or "too large for the log"

@@ -19,7 +19,7 @@ from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.reindex import Reindex
 from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS, WITH_RECORDS
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.shares import DEAD_LETTERS, Owed
+from kproxy.virtual.rows.shares import DEAD_LETTERS, SHARE_PARTITIONS, Owed, SharePartition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv, MemoryShard
@@ -228,6 +228,8 @@ def test_a_dead_letter_that_is_owed_keeps_the_queue() -> None:
     stage = Stage(**{WITH_RECORDS: "true"})
     stage.append()
     row = Owed(KEY, 0, 1, 1, Cause.REJECTED, "g")
+    share = SHARE_PARTITIONS.encode(SharePartition(1, 1, 0, 0, 0, -1))
+    stage.shard.commit({SHARE_PARTITIONS.key(KEY, "g"): share})
     stage.shard.commit({DEAD_LETTERS.key(5, 0): DEAD_LETTERS.encode(row)})
     assert expire(stage, 1) == Code.POLICY_VIOLATION
     stage.shard.commit({DEAD_LETTERS.key(5, 0): None})

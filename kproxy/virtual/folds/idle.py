@@ -15,7 +15,7 @@ from kproxy.virtual.rows.idle import WITH_RECORDS, idle_ms_of
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import ROUTES, decode_route
-from kproxy.virtual.rows.shares import DEAD_LETTERS
+from kproxy.virtual.rows.shares import DEAD_LETTERS, SHARE_PARTITIONS
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, PENDING_BY_PARTITION
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
@@ -78,6 +78,8 @@ def _is_staged(state: State, key: PartitionKey) -> bool:
 
 def _is_owed(state: State, key: PartitionKey) -> bool:
     """Return whether a dead-letter queue is to have records of a partition still."""
+    if not state.some(*SHARE_PARTITIONS.range(key), 1):
+        return False  # most have no share group: RocksDB need not step over what was owed
     found = state.some(*RowKind.DEAD_LETTER.range(), _LOOKED_AT_MAX)
     return len(found) == _LOOKED_AT_MAX or any(
         DEAD_LETTERS.decode(data).key == key for _, data in found
