@@ -245,7 +245,7 @@ class SharePartition:
     def has_more(self) -> bool:
         """Whether there may be more to be given: what is behind the end, or in the window."""
         if self.lanes is not None:
-            return self.lanes.index.is_ready
+            return self.lanes.index.is_ready or bool(self.window.holes)
         row = self.shard.state.partition(self.key)
         return row is not None and self.window.next_available() < row.next_offset
 

@@ -2,6 +2,8 @@
 
 from math import inf
 
+from kproxy.shares import window
+from kproxy.shares.record_states import DELAYED
 from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
 from kproxy.virtual.commands.shares import Cause, Run
@@ -126,3 +128,15 @@ def test_unseen_records_are_not_archived() -> None:
     assert taken.archived.runs == [Run(5, 3, ARCHIVED_0)]
     assert window.next_available() == 8
     assert window.acquire("m", [(8, 9, BATCH)], LIMITS, 50.0).ranges == [Range(8, 9, 1)]
+
+
+def test_delayed_records_that_lie_apart_come_back_some_at_a_time() -> None:
+    most = window._RESUMED_MAX
+    made = Window(0, bytearray())
+    made._grow(4 * most)
+    made._delayed = [(1.0, at, at) for at in range(0, 4 * most, 2)]
+    made._states[::2] = bytes([DELAYED]) * (2 * most)
+    assert made.resume(1.0)
+    assert made.delayed_until == 1.0
+    assert made.resume(1.0)
+    assert made.delayed_until == inf

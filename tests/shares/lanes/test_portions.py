@@ -1,0 +1,58 @@
+"""Work on records of lanes that lie apart: so much of it at once."""
+
+from kproxy.shares.lanes import lane_window
+from kproxy.shares.lanes.index import LaneIndex, Turns
+from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.taking import Limits
+from kproxy.virtual.commands.shares import Cause
+from kproxy.virtual.rows.shares import RecordState, state_byte
+
+LIMITS = Limits(5, 100, 10)
+
+
+def window(size: int, state: int = 0, of: range | None = None) -> LaneWindow:
+    """Return a window of one lane with records at some offsets."""
+    made = LaneWindow(0, bytearray([state]) * size)
+    made.lanes = LaneIndex(0, Turns(), 1)
+    offsets = of or range(size)
+    made.lanes.add(offsets, [7] * len(offsets))
+    return made
+
+
+def test_holes_that_lie_apart_are_archived_some_at_a_time_in_order() -> None:
+    """FAULT: a compacted queue or one of small transactions has as many as the lookahead has
+    records: all were archived at once, which held the loop."""
+    most = lane_window._RUNS_MAX
+    size = 5 * most
+    made = window(size, of=range(0, size, 2))
+    made.holes = [(at, at + 1) for at in range(1, size, 2)]
+    archived: list[int] = []
+    for number in range(3):
+        taken = made.acquire_by_lane("m", LIMITS, 9.0, number, 0.0)
+        assert len(taken.archived.runs) <= most
+        archived += [run.first for run in taken.archived.runs]
+        made.settle(taken.archived, (), 0.0)
+    assert archived == list(range(1, size, 2))
+    assert not made.holes
+
+
+def test_records_that_were_given_too_often_are_archived_some_at_a_time() -> None:
+    """FAULT: with a lower limit all of them were at once."""
+    size = 3 * lane_window._RUNS_MAX
+    made = window(size, state_byte(RecordState.AVAILABLE, 7))
+    taken = made.acquire_by_lane("m", LIMITS, 9.0, 1, 0.0)
+    assert not taken.ranges
+    assert {run.cause for run in taken.archived.runs} == {Cause.DELIVERY_LIMIT}
+    assert len(taken.archived.runs) < size
+
+
+def test_holes_end_where_so_many_offsets_are_archived() -> None:
+    made = window(10)
+    wide = lane_window._HOLE_MAX
+    made._grow(3 * wide)
+    made.holes = [(10, wide), (wide, 3 * wide)]
+    for upto in (wide + 10, 2 * wide + 10, 3 * wide):
+        taken = made.acquire_by_lane("m", LIMITS, 9.0, 1, 0.0)
+        assert sum(taken.archived.runs[-1][:2]) == upto
+        made.settle(taken.archived, (), 0.0)
+    assert not made.holes
