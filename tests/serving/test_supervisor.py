@@ -99,6 +99,33 @@ async def test_a_stop_does_not_wait_until_a_worker_would_begin_again(
             keeper._stop_all()
 
 
+SERVES_ONCE = """
+import os, pathlib, sys, time
+starts = pathlib.Path(sys.argv[1])
+starts.write_text(starts.read_text() + ".")
+if len(starts.read_text()) == 1:
+    time.sleep(0.5)
+elif len(starts.read_text()) == 4:
+    os.read(0, 1 << 16), os.read(0, 1)
+raise SystemExit(2)
+"""
+
+
+async def test_a_worker_that_has_served_may_refuse_a_later_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: it ended all the others, whose clients it did not keep from anything."""
+    (starts := tmp_path / "starts").write_text("")
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", SERVES_ONCE, str(starts)))
+    monkeypatch.setattr(supervisor, "_STEADY_S", 0.4)
+    monkeypatch.setattr(supervisor, "_RESTART_S", 0.01)
+    keeper = Supervisor(config(data_dir=tmp_path / "data").model_copy(update={"workers": 1}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        await until(lambda: len(starts.read_text()) == 4, 60)
+        keeper._stop_all()
+
+
 def test_a_worker_finds_all_its_settings(tmp_path: Path) -> None:
     given = config(kafka_config=tmp_path / "f", sync="interval:7", segment_bytes="1MiB")
     code = (
