@@ -223,7 +223,8 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
-        delays.schedules._PARSED_MAX delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
+        delays.schedules._PARSED_MAX delays.schedules._PASSED_MAX
+        delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
         tools.records.waiting._LIMIT
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX

@@ -56,6 +56,7 @@ _TOLD = frozenset(
 """The kinds of commands that other shards believe to be known once they are durable."""
 _GIVEN_AGAIN = frozenset((Kind.APPEND, Kind.APPEND_IF, Kind.DUE))
 _TOLD_BYTES_MAX = 64 << 20
+_OFFSETS_END = 1 << 62
 _OFFSETS_MAX = (1 << 31) - 1  # a batch's last offset delta is an int32
 
 
@@ -215,7 +216,9 @@ async def _give_again(shard: Shard, lost: LostEnd) -> None:
         first = shard.state.first_batch(key, lambda batch: batch.log_offset >= lost.start)
         if first is None:
             continue
-        for last_offset, batch in shard.state.batches(key, first[0], lost.ends[key]):
+        for last_offset, batch in shard.state.batches(key, first[0], _OFFSETS_END):
+            if last_offset - batch.last_delta >= lost.ends[key]:
+                break
             if batch.log_offset in kinds:
                 read = partial(shard.segments.batch, batch.segment, batch.position, batch.length)
                 again = _again(kinds[batch.log_offset], bytes(await on_disk(read) or b""))

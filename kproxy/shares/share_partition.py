@@ -144,7 +144,7 @@ class SharePartition:
                 upto = min(last, window.next_available(first) + WINDOW_MAX - 1)
                 for stretch in self._expiries.cut(first, upto, batch, now_ms):
                     found.add(*stretch)
-                if upto < last:  # of a very large batch: the next look goes on there
+                if upto < last:  # the next look goes on in this very large batch
                     at = upto + 1
                     break
             else:

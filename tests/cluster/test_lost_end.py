@@ -304,6 +304,18 @@ async def test_a_retry_of_what_the_log_took_at_a_lost_offset_is_seen_behind_it(
     assert await put(again, key, b"next", producer_id=PID, epoch=0, sequence=1) == [11]
 
 
+async def test_a_batch_over_the_end_of_what_is_lost_is_seen_as_a_whole(life: Life) -> None:
+    shard = await served(life)
+    key = await made(shard)
+    await put(shard, key, *(b"%d" % n for n in range(10)))
+    lose(life.world, 4)
+    many = batch(*[b"new"] * 6, producer_id=PID, epoch=0, sequence=0)
+    late = await shard.append([Envelope(Kind.APPEND, *key, body=many)]).wait()
+    assert late[0].code == Code.NOT_LEADER_OR_FOLLOWER
+    again = await served(life, shard)
+    assert spans(again, key) == [*((n, n) for n in range(6)), (12, 17)]
+
+
 async def test_a_producer_id_of_a_lost_offset_is_given_to_nobody(life: Life) -> None:
     shard = await served(life)
     ids = [AllocateProducerId().envelope() for _ in range(4)]

@@ -36,7 +36,7 @@ Inspected = dict[PartitionKey, Found | BadBatch]
 """The batches to append in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
-_READ_AT_ONCE_BYTES = 32_768  # of a request, if only headers are looked for
+_READ_AT_ONCE_BYTES = 32_768  # in a request, if only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
