@@ -77,34 +77,47 @@ def _expires_at(time_ms: int, headers: dict[bytes, bytes | None]) -> int | None:
 class Expiries:
     """The times of the batches that a share partition has looked at."""
 
-    __slots__ = ("_by_base", "_count", "unread")
+    __slots__ = ("_by_base", "_count", "_looked_at", "unread")
 
     def __init__(self) -> None:
         self._by_base: dict[int, Times] = {}
         self._count = 0
         self.unread: list[StoredBatch] = []
         """Batches that are to be read before it is known what of them has expired."""
+        self._looked_at: list[int] = []
+
+    def begin(self) -> None:
+        """Begin a look."""
+        self.unread.clear()
+        self._looked_at.clear()
 
     def add(self, found: dict[int, Times]) -> None:
+        """Remember what batches say; if that is much, beside it only what the look has need of."""
         if self._count > _TIMES_MAX or len(self._by_base) > _BATCHES_MAX:
-            self._by_base.clear()
-            self._count = 0
+            known = self._by_base
+            self._by_base = {base: known[base] for base in self._looked_at if base in known}
+            self._count = sum(map(len, self._by_base.values()))
         self._by_base |= found
         self._count += sum(map(len, found.values()))
 
     def cut(self, first: int, last: int, batch: StoredBatch, now_ms: int) -> Iterator[Stretch]:
         """Yield a batch's stretches: what has expired by now, and what has not."""
+        self._looked_at.append(batch[0])
         times = self._by_base.get(batch[0])
         if times is None:
             self.unread.append(batch)
             times = _NONE
-        at = first
+        begun = at = first
         for offset, at_ms in times:
             if at_ms > now_ms or not at <= offset <= last:
                 continue
             if offset > at:
+                if begun < at:
+                    yield begun, at - 1, EXPIRED
                 yield at, offset - 1, batch
-            yield offset, offset, EXPIRED
+                begun = offset
             at = offset + 1
+        if begun < at:
+            yield begun, at - 1, EXPIRED
         if at <= last:
             yield at, last, batch

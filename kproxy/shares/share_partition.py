@@ -21,7 +21,7 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
 from kproxy.shares.readable import Readable
 from kproxy.shares.taking import Limits, Range, Stretch
-from kproxy.shares.window import Acquired, Pending
+from kproxy.shares.window import WINDOW_MAX, Acquired, Pending
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
@@ -127,7 +127,9 @@ class SharePartition:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
         self._unread.clear()
-        self._expiries.unread.clear()
+        self._expiries.begin()
+        if self.expires:  # a window has no more: what batches say of more is not to be known
+            records_max = min(records_max, max(window_max, WINDOW_MAX))
         found = Readable()
         records, damage = 0, self.shard.segments.damage
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
