@@ -174,3 +174,30 @@ def test_a_batch_that_cannot_be_read_does_not_expire() -> None:
     assert known.unread == [(batch, 7)]
     known.add(times)
     assert EXPIRED not in [one[2] for one in known.cut(7, 7, batch, NOW_MS)]
+
+
+@pytest.mark.anyio
+async def test_a_look_at_more_than_is_remembered_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: what the look had need of was forgotten for what it read next, so it never ended."""
+    monkeypatch.setattr(expiries, "_TIMES_MAX", 10)
+    monkeypatch.setattr(share_partition, "_TIMED_MAX", 1)
+    stage = await Stage().begin()
+    for _ in range(5):
+        await stage.put(saying(*[(TTL, 100)] * 8))
+    with anyio.fail_after(20):
+        assert await stage.member.given() == [(0, 39, 1)]
+
+
+def test_records_in_a_row_that_have_expired_are_one_stretch() -> None:
+    """FAULT: each was archived by a run of its own: a batch of 30,000 held the loop."""
+    known, batch = Expiries(), (0, 0, 0, 100)
+    gone = array("q", (0, 1, 2, 4, 6, 7))
+    known.add({0: Times(0, 1 << 62, gone, array("q", [5] * len(gone)))})
+    assert list(known.cut(0, 9, batch, 5)) == [
+        (0, 2, EXPIRED), (3, 3, batch), (4, 4, EXPIRED), (5, 5, batch), (6, 7, EXPIRED),
+        (8, 9, batch),
+    ]  # fmt: skip
+    assert next(known.cut(1, 7, batch, 5)) == (1, 2, EXPIRED)
+    assert list(known.cut(6, 7, batch, 5)) == [(6, 7, EXPIRED)]
