@@ -1,4 +1,4 @@
-"""A streams group tells names of topics to those alone who may know of them."""
+"""A streams group's topics: who is told of them, and whose rights make them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from kproxy.security.acls import Op, Resource
 from kproxy.security.peer import Peer
 from tests.bodies import creation
 from tests.handlers.secured import ALICE, ROOT, Secured, rule
-from tests.kafka.groups.streams import part
+from tests.kafka.groups.streams import part, topic
 
 
 async def beat(here: Secured, peer: Peer, member: str, *topics: str, **more: Any) -> Any:
@@ -58,3 +58,16 @@ async def test_an_endpoint_names_no_topic_that_a_member_may_not_know_of() -> Non
     told = await beat(here, ALICE, "two", "q")
     seen = [one for end in told.partitions_by_user_endpoint for one in end.active_partitions]
     assert {one.topic for one in seen} == {"q"}
+
+
+async def test_a_member_makes_no_topics_that_only_another_one_has_named() -> None:
+    """FAULT: who had no right to make a topic described it, with settings, and another made it."""
+    here = await secured()
+    await here.add(rule(Op.DESCRIBE, "orders"))
+    changelog = topic("orders", retention_ms="1")
+    parts = (part("0", "q", state_changelog_topics=(changelog,)),)
+    await beat(here, ALICE, "two", topology={"epoch": 5, "subtopologies": parts})
+    await beat(here, ROOT, "one", "q")
+    assert not here.worker.catalogue.exists("orders")
+    await beat(here, ROOT, "three", topology={"epoch": 5, "subtopologies": parts})
+    assert here.worker.catalogue.exists("orders")
