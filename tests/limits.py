@@ -213,6 +213,7 @@ FIXED: dict[str, str] = {
         handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
         handlers.access.users._NAMES_AT_ONCE
         handlers.access.users._AT_ONCE loop.garbage._STEPS_MAX observe.http_thread.CONNECTIONS_MAX
+        observe.http_thread.UNREAD_MAX observe.http_thread._HEAD_LINES_MAX
         observe.http_thread.PAGES_MAX observe.http_thread._PARTS observe.selected._LOT
         observe.top_page._PARTITIONS_MAX protocol.codecs._BLOCKS_MAX
         protocol.responses._CACHED_PARTITIONS_MAX
