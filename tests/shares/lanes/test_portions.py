@@ -1,9 +1,12 @@
 """Work on records of lanes that lie apart: so much of it at once."""
 
+import threading
+from typing import Any
+
 import pytest
 
 from kproxy.metadata.lane_settings import LANE, RATE
-from kproxy.shares.lanes import lane_window
+from kproxy.shares.lanes import cutting, lane_window
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.taking import Limits
@@ -11,6 +14,7 @@ from kproxy.virtual.commands.shares import Cause
 from kproxy.virtual.rows.shares import RecordState, state_byte
 from tests.shares.lanes.test_lanes import offsets, produce, with_lanes
 from tests.shares.test_polls import Member
+from tests.wire import keyed, produce_values
 
 LIMITS = Limits(5, 100, 10)
 
@@ -86,3 +90,23 @@ async def test_a_poll_goes_on_behind_lanes_that_have_reached_their_rate(
     await produce(client, b"9")
     monkeypatch.setattr(lane_window, "PASSES_MAX", 2)
     assert offsets(await member.given(records=1)) == [18]
+
+
+async def test_much_is_not_packed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: records of batches in memory were: 8 MB of them with gzip took a third of a second."""
+    monkeypatch.setattr(cutting, "PACKED_AT_ONCE", 1000)
+    made, places = cutting.gapped_batch, list[bool]()
+
+    def noted(*args: Any) -> bytes:
+        places.append(threading.current_thread() is threading.main_thread())
+        return made(*args)
+
+    monkeypatch.setattr(cutting, "gapped_batch", noted)
+    client = await with_lanes({LANE: "key"})
+    sent = [(b"a", b"v" * 30), *[(b"x%d" % at, b"v" * 30) for at in range(200)]]
+    await client.call(0, 9, produce_values("q", keyed(*sent, *sent, codec=3)))
+    member = Member(client)
+    assert await member.given(records=20)
+    assert await member.given(records=80)
+    assert await member.given(records=5)
+    assert places == [False, False, True]
