@@ -316,8 +316,9 @@ class SharePoll:
         if taken.runs:
             seen.unlogged.append(change)
         if not taken.ranges:
-            seen.again = seen.again or bool(taken.runs)
-            return bool(taken.runs)
+            any_done = bool(taken.runs) or (lanes is not None and not lanes.index.passes)
+            seen.again = seen.again or any_done
+            return any_done
         self._shares.held_until(share, deadline)
         ranges = taken.ranges
         if lanes is None:

@@ -54,8 +54,13 @@ class RecordStates:
         comes behind it, is always one."""
         if offset >= self.end:
             return offset
-        found = self._states.translate(IS_AVAILABLE).find(1, max(0, offset - self.start))
-        return self.end if found < 0 else self.start + found
+        states, at = self._states, max(0, offset - self.start)
+        while at < len(states):  # a window that lanes have left may be very long
+            found = states[at : at + _LOOKED_AT].translate(IS_AVAILABLE).find(1)
+            if found >= 0:
+                return self.start + at + found
+            at += _LOOKED_AT
+        return self.end
 
     def _runs_in(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield (first, end, byte) of runs that are the same; nothing outside the window."""

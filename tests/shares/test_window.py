@@ -1,6 +1,7 @@
 """The memory of an owner about a share partition, where its log takes nothing."""
 
 from math import inf
+from typing import Any
 
 from kproxy.shares import window
 from kproxy.shares.record_states import DELAYED
@@ -140,3 +141,19 @@ def test_delayed_records_that_lie_apart_come_back_some_at_a_time() -> None:
     assert made.delayed_until == 1.0
     assert made.resume(1.0)
     assert made.delayed_until == inf
+
+
+class Long(bytearray):
+    """States of a window that is too long to be looked at as a whole."""
+
+    def translate(self, *args: Any) -> Any:
+        raise AssertionError("all of them at once")
+
+
+def test_the_next_available_record_is_found_behind_many_that_are_done() -> None:
+    """FAULT: each look for one went over all of a window that lanes had left very long."""
+    done = state_byte(RecordState.ACKNOWLEDGED, 1)
+    made = Window(0, bytearray([0]) + bytearray([done]) * 10_000 + bytearray([0, done]))
+    made._states = Long(made._states)
+    found = [made.next_available(offset) for offset in (0, 1, 5000, 10_001, 10_002, 10_003, 20_000)]
+    assert found == [0, 10_001, 10_001, 10_001, 10_003, 10_003, 20_000]

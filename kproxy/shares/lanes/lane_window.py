@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kproxy.shares.lanes.index import LaneIndex
+from kproxy.shares.lanes.index import PASSES_MAX, LaneIndex
 from kproxy.shares.leases import Lease
 from kproxy.shares.record_states import ACQUIRED, COUNT_BITS, IS_ACQUIRED, PENDING
 from kproxy.shares.taking import Limits, Range, Taking
@@ -138,6 +138,7 @@ class LaneWindow(Window):
         lanes, states, start = self.lanes, self._states, self.start
         assert lanes is not None
         offsets: list[int] = []
+        lanes.passes = PASSES_MAX
         left = min(
             limits.records_max, limits.window_max - self._leases.held, _TAKEN_MAX - lanes.taken
         )

@@ -1,11 +1,20 @@
 """Work on records of lanes that lie apart: so much of it at once."""
 
-from kproxy.shares.lanes import lane_window
+import threading
+from typing import Any
+
+import pytest
+
+from kproxy.metadata.lane_settings import LANE, RATE
+from kproxy.shares.lanes import cutting, lane_window
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.taking import Limits
 from kproxy.virtual.commands.shares import Cause
 from kproxy.virtual.rows.shares import RecordState, state_byte
+from tests.shares.lanes.test_lanes import offsets, produce, with_lanes
+from tests.shares.test_polls import Member
+from tests.wire import keyed, produce_values
 
 LIMITS = Limits(5, 100, 10)
 
@@ -56,3 +65,48 @@ def test_holes_end_where_so_many_offsets_are_archived() -> None:
         assert sum(taken.archived.runs[-1][:2]) == upto
         made.settle(taken.archived, (), 0.0)
     assert not made.holes
+
+
+def test_lanes_that_have_reached_their_rate_are_passed_over_some_at_a_time() -> None:
+    """FAULT: all were in one go: with 100,000 lanes that held the loop for 0.2 s."""
+    made = LaneWindow(0, bytearray(60))
+    made.lanes = LaneIndex(0, Turns(rate=3600.0), 1)
+    made.lanes.add(range(60), [*range(30), *range(30)])
+    assert len(made.acquire_by_lane("m", LIMITS._replace(records_max=30), 9.0, 1, 0.0).ranges) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane_window, "PASSES_MAX", 7)
+        for number in range(1, 6):
+            assert not made.acquire_by_lane("m", LIMITS, 9.0, 2, 0.0).ranges
+            assert made.lanes.resting == min(30, 7 * number)
+            assert made.lanes.is_ready == (not made.lanes.passes) == (number < 5)
+
+
+async def test_a_poll_goes_on_behind_lanes_that_have_reached_their_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = await with_lanes({LANE: "key", RATE: "1/h"}, *[b"%d" % at for at in range(9)] * 2)
+    member = Member(client)
+    assert len(offsets(await member.given())) == 9
+    await produce(client, b"9")
+    monkeypatch.setattr(lane_window, "PASSES_MAX", 2)
+    assert offsets(await member.given(records=1)) == [18]
+
+
+async def test_much_is_not_packed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: records of batches in memory were: 8 MB of them with gzip took a third of a second."""
+    monkeypatch.setattr(cutting, "PACKED_AT_ONCE", 1000)
+    made, places = cutting.gapped_batch, list[bool]()
+
+    def noted(*args: Any) -> bytes:
+        places.append(threading.current_thread() is threading.main_thread())
+        return made(*args)
+
+    monkeypatch.setattr(cutting, "gapped_batch", noted)
+    client = await with_lanes({LANE: "key"})
+    sent = [(b"a", b"v" * 30), *[(b"x%d" % at, b"v" * 30) for at in range(200)]]
+    await client.call(0, 9, produce_values("q", keyed(*sent, *sent, codec=3)))
+    member = Member(client)
+    assert await member.given(records=20)
+    assert await member.given(records=80)
+    assert await member.given(records=5)
+    assert places == [False, False, True]
