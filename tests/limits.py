@@ -143,6 +143,11 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._HELD_MAX": 4,
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.lanes.cutting.PACKED_AT_ONCE": 100,
+    "shares.lanes.index.PASSES_MAX": 3,
+    "shares.lanes.lane_window._RUNS_MAX": 2,
+    "shares.lanes.records._LINKED_MAX": 2,
+    "shares.window._RESUMED_MAX": 2,
     "shares.lanes.records._CLEANED_MAX": 2,
     "shares.lanes.lane_window._HOLE_MAX": 4,
     "shares.lanes.lane_window._TAKEN_MAX": 40,
@@ -265,7 +270,7 @@ FIXED: dict[str, str] = {
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
+        cluster.lost_end._OFFSETS_MAX cluster.lost_end._OFFSETS_END fetching.sessions.EPOCH_MAX
         groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
