@@ -81,12 +81,20 @@ class RecordStates:
         if TERMINAL[byte]:
             lanes.done(range(first, end))
         elif IS_AVAILABLE[byte]:
-            if lanes.is_busy_with(first):
-                lanes.returned(first, end)
-            elif first in lanes.expiring:  # the log did not take that it has expired
-                lanes.expired.extend(range(first, end))
-            elif end <= lanes.end:
-                self.holes.append((first, end))
+            others = [one for one in range(first, end) if not lanes.is_busy_with(one)]
+            lanes.returned(first, end)
+            for offset in others:
+                if offset in lanes.expiring:  # the log did not take that it has expired
+                    lanes.expired.append(offset)
+                elif offset < lanes.end:
+                    self._note_hole(offset)
+
+    def _note_hole(self, offset: int) -> None:
+        """Have an offset without a record archived."""
+        first = offset
+        if self.holes and self.holes[-1][1] == offset:
+            first, _ = self.holes.pop()
+        self.holes.append((first, offset + 1))
 
     def _translate(self, first: int, end: int, table: bytes) -> None:
         part = slice(first - self.start, end - self.start)
