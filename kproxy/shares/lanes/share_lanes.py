@@ -17,6 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from kproxy.common.counters import Counters
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
+from kproxy.security.parts import Parts
 from kproxy.shard.shard import Shard
 from kproxy.shares.lanes.batch_ends import BatchEnds
 from kproxy.shares.lanes.cutting import OpenedBatches
@@ -49,19 +50,29 @@ class Aborted(Protocol):
 
 
 class LaneMemory:
-    """The memory of all lanes of a worker, and how much there may be of it."""
+    """The memory of all lanes of a worker, and how much there may be of it: no group has all."""
 
     def __init__(self, bytes_max: int, counters: Counters, salt: int | None = None) -> None:
-        self.bytes_max = bytes_max
         self.counters = counters
         self.salt = secrets.randbits(64) if salt is None else salt
-        self.used = 0
+        self._parts = Parts(bytes_max)
         self.opened = OpenedBatches(bytes_max // _OPENED)
         """The batches that records are cut out of, beside the lanes."""
 
     @property
-    def has_room(self) -> bool:
-        return self.used < self.bytes_max
+    def used(self) -> int:
+        return self._parts.used
+
+    def may(self, group: str) -> bool:
+        """Return whether a group's lanes may have more."""
+        return self._parts.may(group)
+
+    def count(self, group: str, more: int) -> None:
+        """Count so many bytes more of a group's, or less."""
+        if more > 0:
+            self._parts.take(group, more)
+        elif more:
+            self._parts.give_back(group, -more)
 
 
 class ShareLanes:
@@ -139,14 +150,14 @@ class ShareLanes:
 
     def close(self) -> None:
         """Give its memory back."""
-        self._memory.used -= self._counted
+        self._memory.count(self._group, -self._counted)
         self._counted = 0
 
     def end_of_look(self, end: int) -> int:
         """Return up to which offset lanes are looked for, of a partition that ends there."""
         index = self.index
         most = index.start + self.rules.lookahead
-        if not self._memory.has_room:
+        if not self._memory.may(self._group):
             shorter = max(index.end, index.start + LOOKAHEAD_MIN)
             if shorter < min(most, end):
                 self._note_short(shorter - index.start)
@@ -258,7 +269,7 @@ class ShareLanes:
             return  # it was closed while a thread read
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
-        self._memory.used += size - self._counted
+        self._memory.count(self._group, size - self._counted)
         self._counted = size
 
     def _add(self, part: Part) -> None:
