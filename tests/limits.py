@@ -270,7 +270,7 @@ FIXED: dict[str, str] = {
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        cluster.lost_end._OFFSETS_MAX cluster.lost_end._OFFSETS_END fetching.sessions.EPOCH_MAX
+        cluster.lost_end._OFFSETS_END cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
         groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX

@@ -43,14 +43,15 @@ class Plan(NamedTuple):
 
 def plan(
     shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0,
-    most: int = BATCHES_AT_ONCE,
+    most: int | None = None,
 ) -> Plan:  # fmt: skip
     """Return what is due of a partition of which nothing waits that was due before `from_ms`.
 
-    Nor just then, before the offset `passed`. `most`: batches.
+    Nor just then, before the offset `passed`. `most`: batches; None: as many as usual.
     """
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
+    most = BATCHES_AT_ONCE if most is None else most
     for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms, passed)):
         due_ms, last_offset = WAITING_BATCHES.parts(row_key)[1:]
         if due_ms > now_ms:

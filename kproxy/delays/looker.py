@@ -21,7 +21,8 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
-from kproxy.delays.delivery import BATCHES_AT_ONCE, READ_BYTES, Aside, Plan, make, plan
+from kproxy.delays import delivery
+from kproxy.delays.delivery import READ_BYTES, Aside, Plan, make, plan
 from kproxy.loop.clock import Clock
 from kproxy.loop.pace import Pace
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
@@ -151,7 +152,7 @@ class Looker(DueIndexScanner):
                 self._leave(key)
             elif size < READ_BYTES:
                 passed = self._passed_by(partition, from_ms)
-                most = self._at_once.get(partition, BATCHES_AT_ONCE)
+                most = self._at_once.get(partition)
                 planned = plan(self._shard, partition, from_ms, now_ms, passed, most)
                 found.append((key, from_ms, planned))
                 size += planned.size
@@ -248,14 +249,15 @@ class Looker(DueIndexScanner):
                 continue
             if outcome.code not in _SETTLED:
                 raise KafkaError(outcome.code)
-            most = self._at_once.pop(planned.key, BATCHES_AT_ONCE)
+            usual = delivery.BATCHES_AT_ONCE
+            most = self._at_once.pop(planned.key, usual)
             if outcome.code != Code.NONE:
                 continue
             removed = len(Due.decode(envelope).removed)
             if outcome.number >= 0:
                 self._note_passed(planned, removed)
             most = 2 * most if outcome.number >= 0 else max(1, removed // 2)
-            if most < BATCHES_AT_ONCE:
+            if most < usual:
                 _note(self._at_once, planned.key, most)
         return failed
 
