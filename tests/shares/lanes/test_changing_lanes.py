@@ -10,6 +10,7 @@ import pytest
 from kproxy.common.errors import Code
 from kproxy.loop import pace
 from kproxy.metadata.lane_settings import LANE
+from kproxy.shares import poll
 from kproxy.shares.lanes import share_lanes
 from kproxy.shares.lanes.reading import LaneReader
 from tests.handlers.test_handlers import Client
@@ -140,3 +141,35 @@ async def test_records_before_a_damaged_batch_are_given_and_other_queues_are_rea
     assert await member.says((0, 299, (ACCEPT,))) == Code.NONE
     (topic,) = (await member.fetch()).responses
     assert topic.partitions[0].error_code == Code.CORRUPT_MESSAGE
+
+
+async def test_a_poll_that_looks_for_lanes_for_long_gives_what_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it looked as far as the lookahead goes, however long that took: a client gave up
+    before, and the next one began anew."""
+    monkeypatch.setattr(poll, "_PATIENT_S", 0.0)
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 100)
+    client = await with_lanes({LANE: "key"})
+    for name in (b"a", b"b", b"c"):
+        await produce(client, *[name] * 300)
+    member = Member(client)
+    assert offsets(await member.given(records=2)) == [0, 1]
+    assert share_of(client).lanes.index.end == 300
+    assert 300 in offsets(await member.given(records=9))
+
+
+async def test_a_poll_that_finds_nothing_for_long_is_answered_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poll, "_PATIENT_S", 0.0)
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 100)
+    client = await with_lanes({}, *[b"a"] * 300)
+    await produce(client, *[b"a"] * 300)
+    await produce(client, b"b")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert await one.given() == [(0, 599, 1)]
+    await configure(client, **{LANE: "key"})
+    assert await two.given() == []
+    assert share_of(client).lanes.index.end < 601
+    assert [600] in [offsets(await two.given()) for _ in range(3)]
