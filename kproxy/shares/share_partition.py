@@ -260,7 +260,7 @@ class SharePartition:
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory, self.epoch, self.expires,
+                memory, self.epoch, self.expires, lanes,
             )  # fmt: skip
             if rules.holds:
                 self.shard.watchers.add(freed_key(self.key), self)

@@ -70,7 +70,9 @@ class ShareLanes:
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
         committed: bool, memory: LaneMemory, epoch: int = 0, expires: bool = False,
+        before: "ShareLanes | None" = None,
     ) -> None:  # fmt: skip
+        """Begin to look for lanes; `before`: those in whose place they are."""
         self.rules, self.committed, self._expires = rules, committed, expires
         self.reader = LaneReader(rules, expires=expires)
         self.index = window.lanes = LaneIndex(window.start, turns_of(rules), memory.salt)
@@ -86,6 +88,10 @@ class ShareLanes:
         self._until = window.start
         self.is_sure_now()
         self._bytes = self._records = 0
+        self._before: LaneIndex | None = None
+        """The lanes of what is held and was not looked at again, if records have the same ones."""
+        if before is not None and before.rules.names_like(rules) and not self.is_sure:
+            self._before = before.index
         self.is_stale = False
         """Whether lanes that were held may have been freed."""
         if rules.holds:
@@ -123,7 +129,10 @@ class ShareLanes:
         for run in runs:
             if run.cause not in {Cause.NONE, Cause.EXPIRED}:
                 for offset in range(run.first, run.first + run.records):
-                    if (lane := self.index.lane_of(offset)) >= 0:
+                    lane = self.index.lane_of(offset)
+                    if lane < 0 and self._before is not None:
+                        lane = self._before.lane_of(offset)
+                    if lane >= 0:
                         found[lane] = Hold(self._key, lane, offset)
         return list(found.values())
 
@@ -256,6 +265,8 @@ class ShareLanes:
     def _count(self) -> None:
         if self._window.lanes is not self.index:
             return  # it was closed while a thread read
+        if self.is_sure:
+            self._before = None
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
         self._memory.used += size - self._counted

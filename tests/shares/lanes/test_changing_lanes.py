@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 from kproxy.common.errors import Code
+from kproxy.log.base import Ticket
 from kproxy.loop import pace
-from kproxy.metadata.lane_settings import LANE
+from kproxy.metadata.lane_settings import IN_FLIGHT, LANE, ON_DEAD
 from kproxy.shares import poll
 from kproxy.shares.lanes import share_lanes
 from kproxy.shares.lanes.reading import LaneReader
@@ -18,7 +19,16 @@ from tests.handlers.transactional import Transactional
 from tests.harness import until
 from tests.present import present
 from tests.shares.lanes.test_lanes import configure, offsets, produce, with_lanes
-from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
+from tests.shares.test_polls import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    initialise,
+    row,
+    share_of,
+)
 from tests.wire import keyed, produce_values
 
 
@@ -173,3 +183,49 @@ async def test_a_poll_that_finds_nothing_for_long_is_answered_and_the_next_goes_
     assert await two.given() == []
     assert share_of(client).lanes.index.end < 601
     assert [600] in [offsets(await two.given()) for _ in range(3)]
+
+
+HOLDING = {LANE: "key", ON_DEAD: "hold"}
+
+
+def use(client: Client) -> Any:
+    """Return the lanes as the group's settings are now, before anything is looked at."""
+    shares = client.worker.shares
+    return present(share_of(client).use_lanes(shares.settings(GROUP), shares.lane_memory))
+
+
+async def test_a_lane_is_held_by_a_rejection_while_lanes_are_looked_for_again() -> None:
+    """FAULT: its record was in no lane yet, so the lane went on."""
+    client = await with_lanes({**HOLDING, IN_FLIGHT: "1"}, b"a", b"b", b"a", b"b")
+    one = Member(client, "one")
+    assert offsets(await one.given()) == [0, 1]
+    await configure(client, **HOLDING, **{IN_FLIGHT: "2"})
+    use(client)
+    assert await one.says((0, 0, (REJECT,)), (1, 1, (ACCEPT,))) == Code.NONE
+    assert offsets(await Member(client, "two").given()) == [3]
+    assert use(client)._before is None
+
+
+async def test_a_rejection_on_its_way_holds_no_lane_that_is_not_to_be_held_any_more() -> None:
+    """FAULT: the lane was held by lanes that none can be released of."""
+    client = await with_lanes(HOLDING, b"a")
+    one = Member(client, "one")
+    assert offsets(await one.given()) == [0]
+    shard: Any = client.worker.any_shard()
+    append, tickets = shard.append, list[tuple[Ticket, Any]]()
+
+    def later(envelopes: Any) -> Ticket:
+        tickets.append((Ticket(list(envelopes)), envelopes))
+        return tickets[-1][0]
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard, "append", later)
+            tasks.start_soon(one.says, (0, 0, (REJECT,)))
+            await until(lambda: tickets)
+        await configure(client, **{LANE: "key"})
+        assert not use(client).rules.holds
+        ((ticket, envelopes),) = tickets
+        ticket.set_outcomes(append(envelopes).outcomes())
+    await produce(client, b"a")
+    assert offsets(await Member(client, "two").given()) == [1]
