@@ -285,9 +285,7 @@ class SharePartition:
             return False
         self.window.trim(row.log_start)
         index = lanes.index
-        if lanes.is_stale:
-            lanes.hold_again(self.epoch)
-        if not index.clean():
+        if not (lanes.hold_again() and index.clean()):
             raise Searching
         end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
         goal = min(goals.setdefault(self, end), end)

@@ -181,7 +181,7 @@ class SharePartitions:
                     lanes = change.share.lanes
                     if lanes is not None and lanes.rules.holds:
                         for hold in holds.get(id(change), ()):
-                            lanes.index.hold(hold.lane)
+                            lanes.hold(hold.lane)
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
                 self.let_go(change.share)
