@@ -96,7 +96,7 @@ async def test_a_poll_goes_on_behind_lanes_that_have_reached_their_rate(
 
 async def test_much_is_not_packed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: records of batches in memory were: 8 MB of them with gzip took a third of a second."""
-    monkeypatch.setattr(cutting, "PACKED_AT_ONCE", 1000)
+    monkeypatch.setattr(cutting, "PACKED_BYTES_MAX", 1000)
     made, places = cutting.gapped_batch, list[bool]()
 
     def noted(*args: Any) -> bytes:
