@@ -293,7 +293,7 @@ class SharePartition:
         if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
             return ready
         if index.end >= end and not lanes.is_sure_now():
-            return False  # what is held lies behind all that may be read
+            return False  # some of what is held lies behind all that may be read
         if lanes.is_damaged(end):
             if not ready:
                 raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")

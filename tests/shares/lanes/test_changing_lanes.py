@@ -98,7 +98,7 @@ async def interrupted(client: Client, *, by: Callable[[anyio.CancelScope], objec
             over.set()
 
 
-async def test_what_a_client_that_left_had_looked_for_is_looked_for_again(
+async def test_lanes_that_a_client_which_left_had_looked_for_are_looked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: of a batch that was read while its client went what was told was in no lane: nobody
