@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from kproxy.shares.lanes.index import LaneIndex
-from kproxy.virtual.rows.shares import COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
+from kproxy.virtual.rows.shares import COUNT_MAX, COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
 
 ACQUIRED, PENDING, DELAYED = int(RecordState.ACQUIRED), 5, 6
 _LOOKED_AT = 4096  # states at a time
@@ -18,6 +18,15 @@ IS_ACQUIRED = bytes(byte & STATE_BITS == ACQUIRED for byte in range(256))
 IS_TAKEN = bytes(byte & STATE_BITS in (ACQUIRED, PENDING, DELAYED) for byte in range(256))
 TO_ACQUIRED = bytes(byte & COUNT_BITS | ACQUIRED for byte in range(256))
 TO_DELAYED = bytes(byte & COUNT_BITS | DELAYED for byte in range(256))
+
+
+_DELIVERED = bytes(0 if TERMINAL[byte] else byte >> COUNT_SHIFT for byte in range(256))
+
+
+def delivered(states: bytearray) -> dict[int, int]:
+    """Return how many records were delivered so often, and are not done."""
+    counts = states.translate(_DELIVERED)
+    return {number: found for number in range(1, COUNT_MAX + 1) if (found := counts.count(number))}
 
 
 class RecordStates:
@@ -42,12 +51,7 @@ class RecordStates:
 
     def counts(self) -> dict[int, int]:
         """Return how many records were delivered so often, and are not done."""
-        found: dict[int, int] = {}
-        for byte in set(self._states):
-            if byte and not TERMINAL[byte]:
-                deliveries = byte >> COUNT_SHIFT
-                found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
-        return found
+        return delivered(self._states)
 
     def next_available(self, offset: int = 0) -> int:
         """Return the first offset, from this one on, that somebody may be given; `end`, or what

@@ -263,7 +263,7 @@ class SharePartition:
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory, self.epoch, self.expires,
+                memory, self.epoch, self.expires, lanes,
             )  # fmt: skip
             if rules.holds:
                 self.shard.watchers.add(freed_key(self.key), self)
@@ -288,9 +288,7 @@ class SharePartition:
             return False
         self.window.trim(row.log_start)
         index = lanes.index
-        if lanes.is_stale:
-            lanes.hold_again(self.epoch)
-        if not index.clean():
+        if not (lanes.hold_again() and index.clean()):
             raise Searching
         end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
         goal = min(goals.setdefault(self, end), end)
@@ -298,7 +296,7 @@ class SharePartition:
         if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
             return ready
         if index.end >= end and not lanes.is_sure_now():
-            return False  # all held records lie behind the end
+            return False  # some of what is held lies behind all that may be read
         if lanes.is_damaged(end):
             if not ready:
                 raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")

@@ -4,7 +4,7 @@ from math import inf
 from typing import Any
 
 from kproxy.shares import window
-from kproxy.shares.record_states import DELAYED
+from kproxy.shares.record_states import ACQUIRED, DELAYED
 from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
 from kproxy.virtual.commands.shares import Cause, Run
@@ -157,3 +157,18 @@ def test_the_next_available_record_is_found_behind_many_that_are_done() -> None:
     made._states = Long(made._states)
     found = [made.next_available(offset) for offset in (0, 1, 5000, 10_001, 10_002, 10_003, 20_000)]
     assert found == [0, 10_001, 10_001, 10_001, 10_003, 10_003, 20_000]
+
+
+class Counted(bytearray):
+    """States that are not looked at one by one: there may be as many as lanes look ahead at."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("one by one")
+
+
+def test_deliveries_are_counted_without_a_look_at_each_record() -> None:
+    """FAULT: a description of a group with a lookahead of a million held the loop for 0.1 s."""
+    states = [0, 1 << 3, 1 << 3 | ACQUIRED, 7 << 3 | DELAYED, 31 << 3, 2 << 3 | 2, 2 << 3 | 4]
+    made = Window(0, bytearray())
+    made._states = Counted(states)
+    assert made.counts() == {1: 2, 7: 1, 31: 1}

@@ -28,7 +28,7 @@ _TIMES = 2
 """Whole batches may weigh so many times what is given of them."""
 CUT_BYTES_MAX = 8 << 20
 """The bytes of one answer's records that are cut out, unpacked: one record more at most."""
-PACKED_AT_ONCE = 128 << 10
+PACKED_BYTES_MAX = 128 << 10
 _ENTRY_BYTES = 500
 _HEAD_BYTES = 16  # before the key of a record, about
 
@@ -171,7 +171,7 @@ def cut_out(
         offset, _, body = cuts.pop()
         bytes_max += len(body) + _HEAD_BYTES
         left.insert(0, offset)
-    if at_once and codec and most - bytes_max > PACKED_AT_ONCE:
+    if at_once and codec and most - bytes_max > PACKED_BYTES_MAX:
         raise NotAtOnce
     return CutOut(gapped_batch(cuts, codec) if cuts else b"", missing, left)
 

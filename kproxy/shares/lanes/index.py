@@ -295,7 +295,7 @@ class LaneIndex(LaneRecords):
         """Have taken records available again, at their places in their lanes.
 
         Return the stretches, of what was looked at, that are of no lane: who held them took them
-        with the records around. Expired records are stretches of their own.
+        with the records around. Expired ones are stretches of their own.
         """
         lanes, base, expiring = self._lanes, self._base, self.expiring
         strays: list[tuple[int, int]] = []

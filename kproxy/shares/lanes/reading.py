@@ -120,7 +120,8 @@ class LaneReader:
     def _parts_of(
         self, lying: "_Lying", batch: StoredBatch, first: int, last: int, wait: bool
     ) -> Iterator[Part]:
-        """Return what a batch has from `first` on, again if somebody was told and went without."""
+        """Return what a batch has from `first` on, also where that was told to somebody who went
+        without it."""
         kept, base = self._open, batch[0]
         if kept is not None and kept[0] == base and kept[1] <= first:
             if not wait:

@@ -8,6 +8,7 @@ begins behind a long backlog has its turn with the next answer.
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -38,6 +39,7 @@ _BATCHES_MAX = 500  # in a slice
 _RECORDS_MAX = 20_000  # in a slice: some 50 ms of a thread
 _AT_ONCE = 200  # records that are looked at without a thread
 _AT_ONCE_BYTES = 64 << 10
+_HELD_AT_ONCE = 1000  # rows of held lanes
 _OPENED = 8  # the part of the memory that such batches have
 
 
@@ -81,7 +83,9 @@ class ShareLanes:
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
         committed: bool, memory: LaneMemory, epoch: int = 0, expires: bool = False,
+        before: "ShareLanes | None" = None,
     ) -> None:  # fmt: skip
+        """Begin to look for lanes; `before`: those in whose place they are."""
         self.rules, self.committed, self._expires = rules, committed, expires
         self.reader = LaneReader(rules, expires=expires)
         self.index = window.lanes = LaneIndex(window.start, turns_of(rules), memory.salt)
@@ -97,10 +101,15 @@ class ShareLanes:
         self._until = window.start
         self.is_sure_now()
         self._bytes = self._records = 0
-        self.is_stale = False
-        """Whether lanes that were held may have been freed."""
-        if rules.holds:
-            self.hold_again(epoch)
+        self._before: LaneIndex | None = None
+        """The lanes of what is held and was not looked at again, if records have the same ones."""
+        if before is not None and before.rules.names_like(rules) and not self.is_sure:
+            self._before = before.index
+        self._epoch = epoch
+        self._held_at: bytes | None = None  # the row that is to be looked at next
+        self._held: set[int] = set()
+        self.is_stale = rules.holds
+        """Whether the rows may say other lanes that are held than are."""
 
     @property
     def group(self) -> str:
@@ -110,18 +119,36 @@ class ShareLanes:
         """Return whether these are the lanes by such rules."""
         return (self.rules, self.committed, self._expires) == (rules, committed, expires)
 
-    def hold_again(self, epoch: int) -> None:
-        """Hold the lanes that the rows say are held, and no others."""
-        self.is_stale = False
-        held = {
-            HELD_LANES.parts(key)[2]
-            for key, data in self._shard.state.kv.walk(*HELD_LANES.range(self._key, self._group))
-            if HELD_LANES.decode(data).epoch == epoch
-        }
-        for lane in self.index.held - held:
+    def hold(self, lane: int) -> None:
+        """Hold a lane, as the log says."""
+        self.index.hold(lane)
+        if self._held_at is not None:  # its row may be one that was passed
+            self._held.add(lane)
+
+    def hold_again(self) -> bool:
+        """Hold the lanes that the rows say are held, and no others, if that is not done.
+
+        Return whether it is: so many rows are looked at at once.
+        """
+        if self._held_at is None:
+            if not self.is_stale:
+                return True
+            self.is_stale = False
+        start, end = HELD_LANES.range(self._key, self._group)
+        walk = self._shard.state.kv.walk(self._held_at or start, end)
+        rows = list(islice(walk, _HELD_AT_ONCE))
+        for row, data in rows:
+            if HELD_LANES.decode(data).epoch == self._epoch:
+                self._held.add(HELD_LANES.parts(row)[2])
+        self._held_at = rows[-1][0] + b"\0" if len(rows) == _HELD_AT_ONCE else None
+        if self._held_at is not None:
+            return False
+        for lane in self.index.held - self._held:
             self.index.free(lane)
-        for lane in held:
+        for lane in self._held:
             self.index.hold(lane)
+        self._held.clear()
+        return not self.is_stale
 
     def holds_of(self, runs: Sequence[Run]) -> list[Hold]:
         """Return the lanes that are to be held, as records of theirs are given up.
@@ -134,7 +161,10 @@ class ShareLanes:
         for run in runs:
             if run.cause not in {Cause.NONE, Cause.EXPIRED}:
                 for offset in range(run.first, run.first + run.records):
-                    if (lane := self.index.lane_of(offset)) >= 0:
+                    lane = self.index.lane_of(offset)
+                    if lane < 0 and self._before is not None:
+                        lane = self._before.lane_of(offset)
+                    if lane >= 0:
                         found[lane] = Hold(self._key, lane, offset)
         return list(found.values())
 
@@ -267,6 +297,8 @@ class ShareLanes:
     def _count(self) -> None:
         if self._window.lanes is not self.index:
             return  # it was closed while a thread read
+        if self.is_sure:
+            self._before = None
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
         self._memory.count(self._group, size - self._counted)

@@ -8,8 +8,10 @@ import anyio
 import pytest
 
 from kproxy.common.errors import Code
+from kproxy.log.base import Ticket
 from kproxy.loop import pace
-from kproxy.metadata.lane_settings import LANE
+from kproxy.metadata.lane_settings import IN_FLIGHT, LANE, ON_DEAD
+from kproxy.shares import poll
 from kproxy.shares.lanes import share_lanes
 from kproxy.shares.lanes.reading import LaneReader
 from tests.handlers.test_handlers import Client
@@ -17,7 +19,16 @@ from tests.handlers.transactional import Transactional
 from tests.harness import until
 from tests.present import present
 from tests.shares.lanes.test_lanes import configure, offsets, produce, with_lanes
-from tests.shares.test_polls import ACCEPT, GROUP, RELEASE, Member, initialise, row, share_of
+from tests.shares.test_polls import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    initialise,
+    row,
+    share_of,
+)
 from tests.wire import keyed, produce_values
 
 
@@ -87,7 +98,7 @@ async def interrupted(client: Client, *, by: Callable[[anyio.CancelScope], objec
             over.set()
 
 
-async def test_lanes_that_a_client_which_left_had_looked_for_are_found_again(
+async def test_lanes_that_a_client_which_left_had_looked_for_are_looked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FAULT: of a batch that was read while its client went what was told was in no lane: nobody
@@ -140,3 +151,81 @@ async def test_records_before_a_damaged_batch_are_given_and_other_queues_are_rea
     assert await member.says((0, 299, (ACCEPT,))) == Code.NONE
     (topic,) = (await member.fetch()).responses
     assert topic.partitions[0].error_code == Code.CORRUPT_MESSAGE
+
+
+async def test_a_poll_that_looks_for_lanes_for_long_gives_what_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it looked as far as the lookahead goes, however long that took: a client gave up
+    before, and the next one began anew."""
+    monkeypatch.setattr(poll, "_PATIENT_S", 0.0)
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 100)
+    client = await with_lanes({LANE: "key"})
+    for name in (b"a", b"b", b"c"):
+        await produce(client, *[name] * 300)
+    member = Member(client)
+    assert offsets(await member.given(records=2)) == [0, 1]
+    assert share_of(client).lanes.index.end == 300
+    assert 300 in offsets(await member.given(records=9))
+
+
+async def test_a_poll_that_finds_nothing_for_long_is_answered_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poll, "_PATIENT_S", 0.0)
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 100)
+    client = await with_lanes({}, *[b"a"] * 300)
+    await produce(client, *[b"a"] * 300)
+    await produce(client, b"b")
+    one, two = Member(client, "one"), Member(client, "two")
+    assert await one.given() == [(0, 599, 1)]
+    await configure(client, **{LANE: "key"})
+    assert await two.given() == []
+    assert share_of(client).lanes.index.end < 601
+    assert [600] in [offsets(await two.given()) for _ in range(3)]
+
+
+HOLDING = {LANE: "key", ON_DEAD: "hold"}
+
+
+def use(client: Client) -> Any:
+    """Return the lanes as the group's settings are now, before anything is looked at."""
+    shares = client.worker.shares
+    return present(share_of(client).use_lanes(shares.settings(GROUP), shares.lane_memory))
+
+
+async def test_a_lane_is_held_by_a_rejection_while_lanes_are_looked_for_again() -> None:
+    """FAULT: its record was in no lane yet, so the lane went on."""
+    client = await with_lanes({**HOLDING, IN_FLIGHT: "1"}, b"a", b"b", b"a", b"b")
+    one = Member(client, "one")
+    assert offsets(await one.given()) == [0, 1]
+    await configure(client, **HOLDING, **{IN_FLIGHT: "2"})
+    use(client)
+    assert await one.says((0, 0, (REJECT,)), (1, 1, (ACCEPT,))) == Code.NONE
+    assert offsets(await Member(client, "two").given()) == [3]
+    assert use(client)._before is None
+
+
+async def test_a_rejection_on_its_way_holds_no_lane_that_is_not_to_be_held_any_more() -> None:
+    """FAULT: the lane was held by lanes that none can be released of."""
+    client = await with_lanes(HOLDING, b"a")
+    one = Member(client, "one")
+    assert offsets(await one.given()) == [0]
+    shard: Any = client.worker.any_shard()
+    append, tickets = shard.append, list[tuple[Ticket, Any]]()
+
+    def later(envelopes: Any) -> Ticket:
+        tickets.append((Ticket(list(envelopes)), envelopes))
+        return tickets[-1][0]
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard, "append", later)
+            tasks.start_soon(one.says, (0, 0, (REJECT,)))
+            await until(lambda: tickets)
+        await configure(client, **{LANE: "key"})
+        assert not use(client).rules.holds
+        ((ticket, envelopes),) = tickets
+        ticket.set_outcomes(append(envelopes).outcomes())
+    await produce(client, b"a")
+    assert offsets(await Member(client, "two").given()) == [1]

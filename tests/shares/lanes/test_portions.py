@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from kproxy.metadata.lane_settings import LANE, RATE
-from kproxy.shares.lanes import cutting, lane_window
+from kproxy.metadata.lane_settings import IN_FLIGHT, LANE, ON_DEAD, RATE
+from kproxy.shares.lanes import cutting, lane_window, share_lanes
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.lanes.reading import hash_of
 from kproxy.shares.taking import Limits
-from kproxy.virtual.commands.shares import Cause
+from kproxy.virtual.commands.shares import Cause, FreeLanes
 from kproxy.virtual.rows.shares import RecordState, state_byte
+from tests.present import present
 from tests.shares.lanes.test_lanes import offsets, produce, with_lanes
-from tests.shares.test_polls import Member
+from tests.shares.test_polls import GROUP, REJECT, Member, share_of
 from tests.wire import keyed, produce_values
 
 LIMITS = Limits(5, 100, 10)
@@ -94,7 +96,7 @@ async def test_a_poll_goes_on_behind_lanes_that_have_reached_their_rate(
 
 async def test_much_is_not_packed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: records of batches in memory were: 8 MB of them with gzip took a third of a second."""
-    monkeypatch.setattr(cutting, "PACKED_AT_ONCE", 1000)
+    monkeypatch.setattr(cutting, "PACKED_BYTES_MAX", 1000)
     made, places = cutting.gapped_batch, list[bool]()
 
     def noted(*args: Any) -> bytes:
@@ -110,3 +112,32 @@ async def test_much_is_not_packed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -
     assert await member.given(records=80)
     assert await member.given(records=5)
     assert places == [False, False, True]
+
+
+async def test_rows_of_held_lanes_are_looked_at_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: all were in one go, with each release: where an outage holds 100,000 lanes, that held
+    the loop for a quarter of a second."""
+    monkeypatch.setattr(share_lanes, "_HELD_AT_ONCE", 3)
+    client = await with_lanes({LANE: "key", IN_FLIGHT: "1", ON_DEAD: "hold"})
+    await produce(client, *[b"%d" % at for at in range(7)] * 2)
+    one = Member(client, "one")
+    assert offsets(await one.given()) == [*range(7)]
+    await one.says((0, 5, (REJECT,)))
+    shard: Any = client.worker.any_shard()
+    shard.claim_offset += 1
+    two = Member(client, "two")
+    assert offsets(await two.given()) == [6]
+    share = share_of(client)
+    lanes = present(share.lanes)
+    lanes.is_stale = True
+    assert [lanes.hold_again() for _ in range(3)] == [False, False, True]
+    assert lanes.hold_again()
+    freed = [(hash_of(b"0"),), (hash_of(b"5"),)]
+    shard.append([FreeLanes(share.key, GROUP, freed).envelope()])
+    assert not lanes.hold_again()
+    lanes.hold(1)
+    assert lanes.hold_again()
+    assert 1 in lanes.index.held
+    assert offsets(await two.given()) == [7, 12]
