@@ -308,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection; sent bytes still go out, for as long as the client reads."""
         if self._drained is None:
             self._timeouts.unread(self._monotonic(), unsent_bytes(self._transport))
-        self._transport.close()
+        if not self._transport.is_closing():  # closed twice, asyncio's for TLS answers no more
+            self._transport.close()
 
     def abort(self) -> None:
         """End the connection, whatever it waits for."""

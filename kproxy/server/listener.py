@@ -310,9 +310,17 @@ class Server:
                     self._worker.quotas.tidy()
                     self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
-                connection.expire()
+                self._expire(connection)
             if self._worker is not None:
                 self._look_for_garbage(self._worker.counters)
+
+    def _expire(self, connection: Connection) -> None:
+        """Look at one connection; a mistake over it is its own, not the end of all others."""
+        try:
+            connection.expire()
+        except Exception as error:
+            connection.report(error)
+            connection.abort()
 
     def _look_for_garbage(self, counters: Counters) -> None:
         look = self._garbage.look(counters.requests)

@@ -121,3 +121,13 @@ def test_connection_is_aborted_where_the_listener_has_closed() -> None:
     listener._connections, listener._worker, listener._closed = set(), None, True
     listener.register(connection)
     connection.abort.assert_called_once_with()
+
+
+def test_a_mistake_over_one_connection_ends_no_other() -> None:
+    """FAULT: it ended the server."""
+    listener = Server.__new__(Server)
+    mistaken, error = Mock(), AttributeError("a mistake")
+    mistaken.expire.side_effect = error
+    listener._expire(mistaken)
+    mistaken.report.assert_called_once_with(error)
+    mistaken.abort.assert_called_once_with()
