@@ -3,13 +3,15 @@
 import base64
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kproxy.tools.client import Client
-from kproxy.tools.routes import RouteLine, own_routes, routes_of
+from kproxy.tools.client import PAGE, Client
+from kproxy.tools.routes import Leaders, RouteLine, own_routes, routes_of
 
 _MANY = 200  # groups asked for at a time
+_LOOKS_MAX = 10
+"""The pages of names that are looked at for one page of queues."""
 _SHARE = "share"
 _OF_QUEUE = 1  # the source of a setting that the queue sets itself
 
@@ -69,6 +71,40 @@ def queues(
         pending = {name: parts for name, parts in pending.items() if name == last}
         yield from _lines(client, whole, offsets, routes=routes)
     yield from _lines(client, pending, offsets, routes=routes)
+
+
+def some_queues(
+    client: Client, wanted: TopicSpec, *, first: str = "", prefix: str = "", limit: int,
+    page: int = PAGE,
+) -> tuple[list[QueueLine], str | None]:  # fmt: skip
+    """Return the wanted queues that begin with a prefix, so many at most, and the name to go on
+    from; None: there is no more.
+
+    Names are looked at for a while, a page after another: it may find none and yet go on.
+    """
+    found: dict[str, dict[int, int]] = {}
+    after: str | None = None
+    for number, topics in enumerate(client.pages(max(first, prefix), page), 1):
+        for topic in topics:
+            after = topic.name
+            if after.startswith(prefix) and wanted(after):
+                parts = found.setdefault(after, {})
+                parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
+        if after is not None and not after.startswith(prefix):
+            break
+        if len(found) > limit or number == _LOOKS_MAX:
+            break
+    else:
+        after = None
+    if after is not None and not after.startswith(prefix):
+        after = None
+    names = list(found)
+    if len(names) > limit:
+        after = names[limit]
+    elif after is not None:
+        found.pop(after, None)  # it may have more partitions
+    lines = _lines(client, {name: found[name] for name in list(found)[:limit]}, None, routes=False)
+    return list(lines), after
 
 
 def _lines(
@@ -182,7 +218,14 @@ class GroupDescription:
 
 
 def describe(client: Client, name: str) -> GroupDescription:
-    """Describe a queue. Raises Refused where there is no such queue."""
+    """Describe a queue with all that read it. Raises Refused where there is no such queue."""
+    found, leaders = described(client, name)
+    groups_, shares = readers(client, name, leaders, found.partitions)
+    return replace(found, groups=groups_, share_groups=shares)
+
+
+def described(client: Client, name: str) -> tuple[GroupDescription, Leaders]:
+    """Return a queue without its groups, and its leaders by partition. Raises Refused."""
     topic = client.queue(name)
     leaders = {(name, p.partition_index): p.leader_id for p in topic.partitions}
     starts, ends = client.offsets(leaders, -2), client.offsets(leaders, -1)
@@ -197,17 +240,28 @@ def describe(client: Client, name: str) -> GroupDescription:
         )
         for _, index in sorted(leaders)
     ]
-    listed, configs = client.groups(), client.configs([name], None)[0].configs
+    configs = client.configs([name], None)[0].configs
     settings = {one.name: one.value for one in configs if one.config_source == _OF_QUEUE}
-    return GroupDescription(
+    found = GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
         partitions=lines,
         settings=settings,
-        groups=_groups_of(client, listed, name, len(lines), ends),
-        share_groups=_share_groups_of(client, listed, name, leaders),
         waiting=client.delays(name, {node for node in leaders.values() if node >= 0}),
         routes=routes_of(client, name, settings, leaders),
+    )
+    return found, leaders
+
+
+def readers(
+    client: Client, name: str, leaders: Leaders, lines: list[PartitionLine]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the groups that have offsets on a queue, and the share groups that read it."""
+    ends = {(name, line.partition): line.end for line in lines if line.end >= 0}
+    listed = client.groups()
+    return (
+        _groups_of(client, listed, name, len(lines), ends),
+        _share_groups_of(client, listed, name, leaders),
     )
 
 

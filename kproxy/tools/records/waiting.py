@@ -45,7 +45,7 @@ def waiting_command(
             )
         click.echo("cancelled 1")
         return
-    found = asked(bootstrap_server, lambda client: _listed(client, queue, first or 0, limit + 1))
+    found = asked(bootstrap_server, lambda client: listed(client, queue, first or 0, limit + 1))
     if as_json:
         print_json(found[:limit])
     else:
@@ -55,7 +55,7 @@ def waiting_command(
         click.echo(f"… and more: --from {more} goes on from here", err=True)
 
 
-def _listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
+def listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
     """Return records by their due times, of all partitions."""
     parts = client.queue(queue).partitions
     found = [_of_partition(client, queue, part, first) for part in parts]
@@ -73,10 +73,10 @@ def _of_partition(client: Client, queue: str, part: Any, first: int) -> Iterator
 
 def _cells(line: dict[str, Any]) -> tuple[Any, ...]:
     due = datetime.fromtimestamp(line["due_ms"] / 1000, UTC).isoformat("T", "milliseconds")
-    return due, line["partition"], _key(line["key"]), size(line["bytes"])
+    return due, line["partition"], key_shown(line["key"]), size(line["bytes"])
 
 
-def _key(digits: str | None) -> str:
+def key_shown(digits: str | None) -> str:
     if digits is None:
         return "-"
     key = bytes.fromhex(digits)
