@@ -243,6 +243,7 @@ FIXED: dict[str, str] = {
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
         tools.commands._LIMIT console.queues._SHOWN_MAX console.shown._INDENT_MAX
+        console.records._PARTITIONS_MAX
         tools.records.batches._NOTES_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """

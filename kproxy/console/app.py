@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kproxy.common.errors import CannotStart
-from kproxy.console import overview, queues
+from kproxy.console import overview, queues, records
 from kproxy.console.connections import Connections
 from kproxy.console.forms import BadForm, form_of
 from kproxy.console.origin import Application, Guard
@@ -40,6 +40,8 @@ PAGES: dict[str, PageOf] = {
     "/queues/{queue}": queues.queue_page,
     "/queues/{queue}/readers": queues.readers_page,
     "/queues/{queue}/waiting": queues.waiting_page,
+    "/queues/{queue}/records": records.records_page,
+    "/queues/{queue}/record": records.record_page,
 }
 _log = structlog.get_logger()
 
