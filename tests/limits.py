@@ -242,9 +242,9 @@ FIXED: dict[str, str] = {
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
-        tools.commands._LIMIT console.queues._SHOWN_MAX console.shown._INDENT_MAX
-        console.records._PARTITIONS_MAX
-        tools.records.batches._NOTES_MAX
+        tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
+        console.groups._SHOWN_MAX console.queues._SHOWN_MAX console.records._PARTITIONS_MAX
+        console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         console.forms._FIELDS_MAX console.pages._TEXT_MAX

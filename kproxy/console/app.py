@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kproxy.common.errors import CannotStart
-from kproxy.console import overview, queues, records
+from kproxy.console import groups, overview, queues, records
 from kproxy.console.connections import Connections
 from kproxy.console.forms import BadForm, form_of
 from kproxy.console.origin import Application, Guard
@@ -42,6 +42,9 @@ PAGES: dict[str, PageOf] = {
     "/queues/{queue}/waiting": queues.waiting_page,
     "/queues/{queue}/records": records.records_page,
     "/queues/{queue}/record": records.record_page,
+    "/groups": groups.groups_page,
+    "/group": groups.group_page,
+    "/share": groups.share_page,
 }
 _log = structlog.get_logger()
 

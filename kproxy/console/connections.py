@@ -12,7 +12,7 @@ from kproxy.tools.client_settings import ClientSettings, NotLoggedIn
 
 TIMEOUT_S = 10.0
 """The time that kproxy has for each answer."""
-_ANSWER_BYTES_MAX = 32 << 20
+_ANSWER_BYTES_MAX = 16 << 20
 _IDLE_MAX = 4
 
 Result = TypeVar("Result")

@@ -169,6 +169,14 @@ class Client:
             }
             yield from self.call(3, 10, values).topics
 
+    def leaders(self, names: Sequence[str]) -> dict[tuple[str, int], int]:
+        """Return the node of each partition of queues with these names."""
+        return {
+            (topic.name, part.partition_index): part.leader_id
+            for topic in self.metadata(names)
+            for part in topic.partitions
+        }
+
     def queue(self, name: str) -> Any:
         """Return one queue with all its partitions. Raises Refused."""
         (topic,) = self.metadata([name])

@@ -156,7 +156,7 @@ def groups(
         shared = client.shared([group.group_id for group in some if group.group_type == _SHARE])
         offsets = client.committed([group.group_id for group in some if group.group_type != _SHARE])
         parts = {part for found in offsets.values() for part in found}
-        ends = client.offsets(_leaders(client, sorted({name for name, _ in parts})), -1)
+        ends = client.offsets(client.leaders(sorted({name for name, _ in parts})), -1)
         for group in some:
             found = offsets.get(group.group_id, {})
             shares = shared.get(group.group_id, {})
@@ -171,14 +171,6 @@ def groups(
                 )
             )
     return lines
-
-
-def _leaders(client: Client, names: list[str]) -> dict[tuple[str, int], int]:
-    return {
-        (topic.name, part.partition_index): part.leader_id
-        for topic in client.metadata(names)
-        for part in topic.partitions
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
