@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kproxy.common.errors import CannotStart
-from kproxy.console import groups, overview, queues, records
+from kproxy.console import access, groups, overview, queues, records, transactions
 from kproxy.console.connections import Connections
 from kproxy.console.forms import BadForm, form_of
 from kproxy.console.origin import Application, Guard
@@ -45,6 +45,8 @@ PAGES: dict[str, PageOf] = {
     "/groups": groups.groups_page,
     "/group": groups.group_page,
     "/share": groups.share_page,
+    "/transactions": transactions.transactions_page,
+    "/access": access.access_page,
 }
 _log = structlog.get_logger()
 

@@ -8,7 +8,15 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kproxy.tools.client_settings import MECHANISMS, ClientSettings
 from tests.console.serving import Browser, console
@@ -71,6 +79,25 @@ def test_a_user_sees_no_name_that_is_not_for_it(browser: Browser) -> None:
     unknown = browser.get("/queues/no-such-queue")
     assert page.status == unknown.status == 404
     assert page.body.replace("secret-queue", "no-such-queue") == unknown.body
+
+
+def test_access_shows_users_rules_and_quotas_to_who_may_see_them(
+    browser: Browser, site: Site
+) -> None:
+    admin = AdminClient(site.librdkafka("INSIDE") | {"log_level": 0})
+    rule = AclBinding(ResourceType.TOPIC, "bob-<b>", ResourcePatternType.PREFIXED, "User:bob", "*",
+                      AclOperation.READ, AclPermissionType.ALLOW)  # fmt: skip
+    admin.create_acls([rule])[rule].result(20)
+    assert log_in(browser) == 303
+    page = browser.get("/access")
+    assert "User:bob allow read topic bob-<b>… *" in page.text
+    assert "bob SCRAM-SHA-256 (4096 iterations), SCRAM-SHA-512 (4096" in page.text
+    assert "None is shown" in browser.get("/access", contains="none-such").text
+    assert log_in(browser, "bob") == 303
+    page = browser.get("/access")
+    assert page.status == 200
+    assert "User:bob" not in page.text
+    assert page.text.count("Not shown:") == 3
 
 
 @pytest.mark.parametrize(

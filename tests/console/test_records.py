@@ -118,6 +118,10 @@ def test_only_committed_records_are_shown(
         assert "then-aborted" not in text
         assert "still-open" not in text
         assert "last-committed" in text
+    open_ones = browser.get("/transactions", prefix=queue).text
+    assert f"{queue} Ongoing" in open_ones
+    assert f"{queue} 0" in open_ones
+    assert "You see none" in browser.get("/transactions", prefix=f"not-{queue}").text
     assert browser.get(f"/queues/{queue}/record", offset=2).status == 404
     assert browser.get(f"/queues/{queue}/record", offset=4).status == 200
     producer.abort_transaction(20)
