@@ -248,7 +248,8 @@ FIXED: dict[str, str] = {
         console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        console.forms._FIELDS_MAX console.pages._TEXT_MAX
+        console.forms._FIELDS_MAX console.pages._TEXT_MAX console.changes._VALUE_MAX
+        console.sending._FORM_CHARACTERS_MAX
         config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
         delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX

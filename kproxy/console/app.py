@@ -16,11 +16,20 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kproxy.common.errors import CannotStart
-from kproxy.console import access, groups, overview, queues, records, transactions
+from kproxy.console import (
+    access,
+    changes,
+    groups,
+    overview,
+    queues,
+    records,
+    sending,
+    transactions,
+)
 from kproxy.console.connections import Connections
 from kproxy.console.forms import BadForm, form_of
 from kproxy.console.origin import Application, Guard
-from kproxy.console.pages import Asked, BadQuery, PageOf, Query, link
+from kproxy.console.pages import DONE, ActionOf, Asked, BadQuery, PageOf, Query, link
 from kproxy.console.sessions import Failures, Full, Session, Sessions
 from kproxy.console.shown import rendered
 from kproxy.tools.client import Address, Client, Refused
@@ -42,12 +51,27 @@ PAGES: dict[str, PageOf] = {
     "/queues/{queue}/waiting": queues.waiting_page,
     "/queues/{queue}/records": records.records_page,
     "/queues/{queue}/record": records.record_page,
+    "/queues/{queue}/produce": sending.produce_page,
     "/groups": groups.groups_page,
     "/group": groups.group_page,
     "/share": groups.share_page,
     "/transactions": transactions.transactions_page,
     "/access": access.access_page,
 }
+ACTIONS: dict[str, ActionOf] = {
+    "/queues": changes.create_queue,
+    "/queues/{queue}/settings": changes.change_queue,
+    "/queues/{queue}/delete": changes.delete_queue,
+    "/queues/{queue}/produce": sending.produce,
+    "/queues/{queue}/copy": sending.copy,
+    "/queues/{queue}/waiting": sending.cancel,
+    "/group/settings": changes.change_group,
+    "/group/reset": changes.reset_group,
+    "/group/delete": changes.remove_group,
+    "/transactions/abort": changes.abort_transaction,
+}
+REFRESHES = ("", "5", "30")
+"""The seconds after which a page is asked for again; the first: never."""
 _log = structlog.get_logger()
 
 
@@ -61,6 +85,18 @@ class Options(NamedTuple):
     tls: bool = False
     read_only: bool = False
     hide_contents: bool = False
+    timeout_s: float = 10.0
+
+    def around(self, user: str | None) -> dict[str, Any]:
+        """Return what every page shows."""
+        return {
+            "user": user,
+            "read_only": self.read_only,
+            "hide_contents": self.hide_contents,
+            "done": None,
+            "refresh": "",
+            "refreshes": [],
+        }
 
 
 class Console:
@@ -71,14 +107,21 @@ class Console:
         self._sessions = Sessions()
         self._failures = Failures()
         self._cookie = ("__Host-" if options.tls else "") + _COOKIE
-        self._everybody = Connections(options.address, options.settings, _AT_ONCE)
+        self._everybody = self._connections(options.settings, _AT_ONCE)
         self._threads = anyio.CapacityLimiter(_AT_ONCE)
         self._logins = anyio.CapacityLimiter(_LOGINS_AT_ONCE)
+
+    def _connections(self, settings: ClientSettings, at_once: int) -> Connections:
+        options = self._options
+        return Connections(options.address, settings, at_once, options.timeout_s)
 
     def application(self) -> Application:
         """Return the ASGI application."""
         routes: list[Any] = [
             Route(path, self._page(page), methods=["GET"]) for path, page in PAGES.items()
+        ]
+        routes += [
+            Route(path, self._action(action), methods=["POST"]) for path, action in ACTIONS.items()
         ]
         if self._options.login:
             routes += [
@@ -91,6 +134,7 @@ class Console:
         app = Starlette(
             routes=routes, lifespan=self._lifespan, exception_handlers={404: self._not_found}
         )
+        app.router.redirect_slashes = False
         return Guard(app, self._options.hosts, tls=self._options.tls)
 
     @asynccontextmanager
@@ -112,33 +156,68 @@ class Console:
     # -- pages
 
     def _page(self, page: PageOf) -> Callable[[Any], Any]:
+        def make(connections: Connections, query: Query, around: dict[str, Any]) -> Response:
+            found = connections.ask(lambda client: page(self._asked(client, query)))
+            refresh = query.choice("refresh", REFRESHES)
+            around |= {"done": DONE.get(query.text("done")), "refresh": refresh, "refreshes": [
+                (one, query.link("", refresh=one or None)) for one in REFRESHES
+            ]}  # fmt: skip
+            return HTMLResponse(rendered(found.template, around | found.values), found.status)
+
         async def answer(request: Request) -> Response:
-            session, connections = None, self._everybody
-            if self._options.login:
-                session = self._session(request)
-                if session is None:
-                    return self._to_login(request)
-                connections = session.connections
-            query = Query({**request.query_params, **request.path_params})
-            contents = not self._options.hide_contents
-            make = partial(self._made, page, connections, query, contents, self._around(session))
-            try:
-                async with connections.turns:
-                    return await run_sync(make, limiter=self._threads)
-            except NotLoggedIn:
-                self._sessions.end(request.cookies.get(self._cookie, ""))
-                return self._to_login(request)
+            query = Query(dict(request.query_params), request.path_params)
+            return await self._made(request, make, query, refused=404)
 
         return answer
 
-    def _made(
-        self, page: PageOf, connections: Connections, query: Query, contents: bool,
-        around: dict[str, Any],
+    def _action(self, action: ActionOf) -> Callable[[Any], Any]:
+        def make(connections: Connections, query: Query, around: dict[str, Any]) -> Response:
+            after = connections.ask(lambda client: action(self._asked(client, query)), again=False)
+            return RedirectResponse(after, 303)
+
+        async def answer(request: Request) -> Response:
+            around = self._around(None)
+            if self._options.read_only:
+                return _said(around, 403, "this console is read-only")
+            if self._options.login and self._session(request) is None:
+                return self._to_login(request)  # before its form is read
+            try:
+                query = Query(await form_of(request), request.path_params)
+            except BadForm as error:
+                return _said(around, 400, str(error))
+            return await self._made(request, make, query, refused=409)
+
+        return answer
+
+    def _asked(self, client: Client, query: Query) -> Asked:
+        return Asked(client, query, not self._options.hide_contents)
+
+    async def _made(
+        self, request: Request, make: Callable[[Connections, Query, dict[str, Any]], Response],
+        query: Query, *, refused: int,
     ) -> Response:  # fmt: skip
-        """Ask kproxy and make the page, on a thread."""
+        """Return what is made on a thread, by the connections of who asks."""
+        session, connections = None, self._everybody
+        if self._options.login:
+            session = self._session(request)
+            if session is None:
+                return self._to_login(request)
+            connections = session.connections
+        around = self._around(session)
+        made = partial(self._or_problem, make, connections, query, around, refused)
         try:
-            found = connections.ask(lambda client: page(Asked(client, query, contents)))
-            return HTMLResponse(rendered(found.template, around | found.values), found.status)
+            async with connections.turns:
+                return await run_sync(made, limiter=self._threads)
+        except NotLoggedIn:
+            self._sessions.end(request.cookies.get(self._cookie, ""))
+            return self._to_login(request)
+
+    def _or_problem(
+        self, make: Callable[[Connections, Query, dict[str, Any]], Response],
+        connections: Connections, query: Query, around: dict[str, Any], refused: int,
+    ) -> Response:  # fmt: skip
+        try:
+            return make(connections, query, around)
         except NotLoggedIn:
             if self._options.login:
                 raise
@@ -146,29 +225,25 @@ class Console:
         except BadQuery as error:
             return _said(around, 400, str(error))
         except Refused as error:
-            return _said(around, 404, str(error))
+            return _said(around, refused, str(error))
         except CannotStart as error:
             return _said(around, 502, str(error))
         except Exception:
-            _log.exception("console_page_failed", page=page.__name__)
+            _log.exception("console_page_failed")
             return _said(around, 500, "this page has a fault; the console's log has more")
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         return _said(self._around(self._session(request)), 404, "there is no such page")
 
     def _around(self, session: Session | None) -> dict[str, Any]:
-        """Return what every page shows."""
-        return {
-            "user": session.user if session else None,
-            "read_only": self._options.read_only,
-            "hide_contents": self._options.hide_contents,
-        }
+        return self._options.around(session.user if session else None)
 
     # -- logins
 
     def _session(self, request: Request) -> Session | None:
         token = request.cookies.get(self._cookie)
-        return self._sessions.find(token) if token else None
+        by_itself = bool(request.query_params.get("refresh"))  # nobody looks, perhaps
+        return self._sessions.find(token, used=not by_itself) if token else None
 
     def _to_login(self, request: Request) -> Response:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -204,7 +279,7 @@ class Console:
         settings = self._options.settings._replace(
             mechanism=mechanism, user=user, password=password
         )
-        connections = Connections(self._options.address, settings, _AT_ONCE_OF_ONE)
+        connections = self._connections(settings, _AT_ONCE_OF_ONE)
         try:
             await run_sync(connections.ask, Client.cluster, limiter=self._logins)
             token = self._sessions.begin(user, connections)

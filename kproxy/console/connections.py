@@ -10,8 +10,6 @@ from kproxy.common.errors import CannotStart
 from kproxy.tools.client import Address, Client, Refused
 from kproxy.tools.client_settings import ClientSettings, NotLoggedIn
 
-TIMEOUT_S = 10.0
-"""The time that kproxy has for each answer."""
 _ANSWER_BYTES_MAX = 16 << 20
 _IDLE_MAX = 4
 
@@ -21,8 +19,11 @@ Result = TypeVar("Result")
 class Connections:
     """The clients of one user: `turns` bounds how many are in use."""
 
-    def __init__(self, address: Address, settings: ClientSettings, at_once: int) -> None:
-        self._address, self._settings = address, settings
+    def __init__(
+        self, address: Address, settings: ClientSettings, at_once: int, timeout_s: float
+    ) -> None:
+        """Note where kproxy is; `timeout_s`: the time that it has for each answer."""
+        self._address, self._settings, self._timeout_s = address, settings, timeout_s
         self._idle: list[Client] = []
         self._lock = Lock()
         self._closed = False
@@ -43,7 +44,7 @@ class Connections:
                 pass
         return self._asked(
             Client(
-                self._address, self._settings, timeout_s=TIMEOUT_S,
+                self._address, self._settings, timeout_s=self._timeout_s,
                 answer_bytes_max=_ANSWER_BYTES_MAX,
             ),
             asks,

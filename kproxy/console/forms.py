@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl
 
 import anyio
 
-_FORM_BYTES_MAX = 64 << 10
+_FORM_BYTES_MAX = 256 << 10
 _FIELDS_MAX = 200
-_READ_S = 10.0
+READ_S = 10.0
 _TYPE = "application/x-www-form-urlencoded"
 
 
@@ -21,7 +21,7 @@ async def form_of(request: Any) -> dict[str, str]:
         raise BadForm(f"a form is {_TYPE}")
     body = bytearray()
     try:
-        with anyio.fail_after(_READ_S):
+        with anyio.fail_after(READ_S):
             async for piece in request.stream():
                 body += piece
                 if len(body) > _FORM_BYTES_MAX:

@@ -36,6 +36,8 @@ def group_page(asked: Asked) -> Page:
     """Show a group's members, and how far it is behind in each partition."""
     client, group = asked.client, asked.query.text("id")
     state = group_state(client, group)
+    if state.type == "share":
+        return share_page(asked)
     lines = lag_lines(client, group)
     values = {
         "group": state, "settings": _settings(client, group),

@@ -14,6 +14,7 @@ def overview(asked: Asked) -> Page:
     listed = client.groups()
     values = {
         "cluster": cluster.cluster_id, "controller": cluster.controller_id, "workers": workers,
+        "disks": {worker.node: client.disk(worker.node) for worker in workers},
         "groups": len(listed),
         "states": sorted(Counter((one.group_type, one.group_state) for one in listed).items()),
     }  # fmt: skip

@@ -20,19 +20,24 @@ class BadQuery(Exception):
 class Query:
     """A page's part of the path, and what follows the question mark."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
+    def __init__(self, asked: Mapping[str, str], path: Mapping[str, str] | None = None) -> None:
+        self._asked = asked
+        self._values = {**asked, **(path or {})}
 
-    def text(self, name: str, default: str = "") -> str:
+    def text(self, name: str, default: str = "", most: int = _TEXT_MAX) -> str:
         """Return a text. Raises BadQuery."""
         value = self._values.get(name, default)
-        if len(value) > _TEXT_MAX:
+        if len(value) > most:
             raise BadQuery(f"{name} is too long")
         try:
             value.encode()
         except UnicodeEncodeError:
             raise BadQuery(f"{name} is no text") from None
         return value
+
+    def link(self, path: str, **more: Any) -> str:
+        """Return the address of this page with other parts."""
+        return link(path, **{**self._asked, "done": None, **more})
 
     def number(self, name: str, default: int | None = None) -> int | None:
         """Return a whole number, or the default where there is none. Raises BadQuery."""
@@ -69,6 +74,19 @@ class Page(NamedTuple):
 
 
 PageOf = Callable[[Asked], Page]
+ActionOf = Callable[[Asked], str]
+"""A change that a form asks for; it returns the address of the page to see next."""
+DONE = {
+    "written": "The record was written.",
+    "cancelled": "The record was cancelled: it will not be delivered.",
+    "nothing": "Nothing waits under that key: it was delivered, or cancelled, or never there.",
+    "changed": "The setting was changed.",
+    "created": "The queue was created.",
+    "deleted": "It was deleted.",
+    "reset": "The offsets were set.",
+    "aborted": "The transaction was aborted.",
+}
+"""The words that a page begins with after a change: an address names one of these alone."""
 
 
 def link(path: str, **query: Any) -> str:

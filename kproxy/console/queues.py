@@ -35,7 +35,8 @@ def queue_page(asked: Asked) -> Page:
     values = {
         "queue": found, "tab": "queue", "first": first, "shown": shown, "following": following,
         "records": sum(max(0, one.end - one.start) for one in found.partitions),
-        "bytes": sum(one.bytes for one in found.partitions),
+        "bytes": sum(told) if (told := [one.bytes for one in found.partitions
+                                        if one.bytes is not None]) else None,
     }  # fmt: skip
     return Page("queue.html", values)
 

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kproxy.console.origin import Application
 
 _CONNECTIONS_MAX = 256
-_HEAD_S = 10.0
+HEAD_S = 10.0
 _HEAD_BYTES_MAX = 32 << 10
 _STOP_S = 5
 _BACKLOG = 128
@@ -44,7 +44,7 @@ class Connection(H11Protocol):
             self.transport.abort()
             return
         self._silent_since = (self.cycle,) if waits else None
-        self._looks = self.loop.call_later(_HEAD_S, self._look)
+        self._looks = self.loop.call_later(HEAD_S, self._look)
 
 
 def server(

@@ -47,11 +47,11 @@ class Sessions:
         self._by_hash[_hash(token)] = Session(user, connections, self._clock())
         return token
 
-    def find(self, token: str) -> Session | None:
-        """Return a session, which is used by that."""
+    def find(self, token: str, *, used: bool = True) -> Session | None:
+        """Return a session, which is used by that; not `used`: a page refreshes by itself."""
         self.end_old()
         session = self._by_hash.get(key := _hash(token))
-        if session is not None:
+        if session is not None and used:
             session.used = self._clock()
             self._by_hash.move_to_end(key)
         return session

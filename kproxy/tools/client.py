@@ -220,6 +220,12 @@ class Client:
 
         return self._at_leaders(leaders, ask)
 
+    def disk(self, node: int) -> tuple[int, int] | None:
+        """Return a node's bytes in all and free; None: the asker may not know."""
+        for directory in self.call(35, 4, {"topics": ()}, node).results:
+            return int(directory.total_bytes), int(directory.usable_bytes)
+        return None
+
     def _at_leaders(
         self,
         leaders: dict[tuple[str, int], int],

@@ -18,7 +18,8 @@ _OF_QUEUE = 1  # the source of a setting that the queue sets itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """A queue in a list. `lag`: of the group asked for, None without one.
+    """A queue in a list. `lag`: of the group asked for, None without one; `bytes`: None where the
+    asker may not know.
 
     `route`: the one it defines, where routes are asked for.
     """
@@ -26,7 +27,7 @@ class QueueLine:
     name: str
     partitions: int
     records: int
-    bytes: int
+    bytes: int | None
     lag: int | None = None
     route: RouteLine | None = None
     decoded: str | None = None
@@ -129,10 +130,16 @@ def _lines(
             name=name,
             partitions=len(parts),
             records=sum(ends.get(key, 0) - starts.get(key, 0) for key in keys),
-            bytes=sum(sizes.get(key, 0) for key in keys),
+            bytes=_total(sizes, keys),
             lag=None if offsets is None else _lag(offsets, ends, keys),
             route=defined.get(name),
         )
+
+
+def _total(sizes: dict[Any, int], keys: list[Any]) -> int | None:
+    """Return the sum; None: no size is told."""
+    told = [sizes[key] for key in keys if key in sizes]
+    return sum(told) if told else None
 
 
 def _lag(offsets: dict[Any, int], ends: dict[Any, int], keys: list[Any]) -> int:
@@ -181,7 +188,7 @@ class PartitionLine:
     leader: int
     start: int
     end: int
-    bytes: int
+    bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +235,7 @@ def described(client: Client, name: str) -> tuple[GroupDescription, Leaders]:
             leader=leaders[name, index],
             start=starts.get((name, index), -1),
             end=ends.get((name, index), -1),
-            bytes=sizes.get((name, index), 0),
+            bytes=sizes.get((name, index)),
         )
         for _, index in sorted(leaders)
     ]

@@ -6,16 +6,24 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from html.parser import HTMLParser
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from unittest.mock import patch
+from urllib.parse import urlencode, urljoin
 
 from kproxy.console.app import Console, Options
 from kproxy.console.command import hosts
 from kproxy.console.serving import server
 from kproxy.tools.client_settings import ClientSettings
 from tests.harness import eventually
+
+WAIT_S = 500
+"""The time of everything: a machine may be very busy, and no test waits for it to pass."""
+_TIMES = (
+    "kproxy.console.forms.READ_S", "kproxy.console.serving.HEAD_S",
+    "kproxy.tools.records.batches.LOOKED_S",
+)  # fmt: skip
 
 
 class Shown(NamedTuple):
@@ -65,13 +73,14 @@ class Browser:
         self.port, self.context = port, context
         self.scheme = "http" if context is None else "https"
         self.cookies: dict[str, str] = {}
+        self._at = "/"
 
     def send(
         self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
     ) -> Shown:
         """Return the answer to one request, as it is."""
         host = f"localhost:{self.port}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         if self.context is not None:
             connection.sock = self.context.wrap_socket(
                 socket.create_connection(("127.0.0.1", self.port)), server_hostname="localhost"
@@ -93,9 +102,10 @@ class Browser:
     def get(self, path: str, **query: Any) -> Shown:
         """Return a page; redirects are followed."""
         path = f"{path}?{urlencode(query)}" if query else path
-        found = self.send("GET", path)
+        self._at, found = path, self.send("GET", path)
         while found.status == 303:
-            found = self.send("GET", found.headers["location"])
+            self._at = found.headers["location"]
+            found = self.send("GET", self._at)
         return found
 
     def post(self, path: str, **form: Any) -> Shown:
@@ -107,11 +117,11 @@ class Browser:
         return self.send("POST", path, urlencode(form), headers)
 
     def follow(self, page: Shown, text: str) -> Shown:
-        """Return the page that a link leads to."""
+        """Return the page that a link of the last page leads to."""
         reader = _Text()
         reader.feed(page.body)
         (target,) = {target for shown, target in reader.links if shown == text}
-        return self.get(target)
+        return self.get(urljoin(self._at, target))
 
 
 @contextmanager
@@ -121,20 +131,23 @@ def console(
     """Serve a console, and yield a browser that shows it."""
     settings = settings or ClientSettings()
     certificate, context = options.pop("certificate", None), options.pop("context", None)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with ExitStack() as stack:
+        for name in _TIMES:
+            stack.enter_context(patch(name, WAIT_S))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = listener.getsockname()[1]
         made = Options(
             address=address, settings=settings, login=settings.mechanism is not None,
             hosts=hosts("127.0.0.1", port, (), tls=certificate is not None),
-            tls=certificate is not None, **options,
+            tls=certificate is not None, timeout_s=WAIT_S, **options,
         )  # fmt: skip
         running = server(Console(made).application(), certificate)
         thread = threading.Thread(target=running.run, args=([listener],))
         thread.start()
         try:
-            eventually(lambda: running.started)
+            eventually(lambda: running.started, WAIT_S)
             yield Browser(port, context)
         finally:
             running.should_exit = True
-            thread.join(20)
+            thread.join(WAIT_S)
             assert not thread.is_alive()

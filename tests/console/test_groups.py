@@ -12,10 +12,12 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from kproxy.console import groups
+from kproxy.console.app import Options
 from kproxy.console.pages import Asked, Page, Query
 from kproxy.console.shown import rendered
 from kproxy.tools.client import Refused
-from tests.console.serving import Browser, Shown, console
+from kproxy.tools.client_settings import ClientSettings
+from tests.console.serving import WAIT_S, Browser, Shown, console
 from tests.console.test_pages import admin, fill, make
 from tests.harness import Served, eventually
 from tests.shares.test_polls import REJECT, Member
@@ -34,7 +36,7 @@ def browser(server: Served) -> Iterator[Browser]:
 def commit(admin: AdminClient, group: str, queue: str, offset: int) -> None:
     offsets = [ConsumerGroupTopicPartitions(group, [TopicPartition(queue, 0, offset)])]
     for future in admin.alter_consumer_group_offsets(offsets).values():
-        future.result(20)
+        future.result(WAIT_S)
 
 
 def test_groups_are_listed_with_their_lag_a_page_at_a_time(
@@ -81,7 +83,7 @@ def test_members_are_shown_with_what_they_read(
     })  # fmt: skip
     try:
         consumer.subscribe([queue])
-        eventually(lambda: consumer.poll(0.05) or len(consumer.assignment()) == 2)
+        eventually(lambda: consumer.poll(0.05) or len(consumer.assignment()) == 2, WAIT_S)
         page = browser.get("/group", id=queue)
         assert f"A {protocol} group, Stable" in page.text
         assert "1 members" in page.text
@@ -107,5 +109,5 @@ def test_share_group_is_shown_record_by_record_state(client: Direct) -> None:
 
 def show(page: Any, client: Direct, **query: str) -> str:
     made: Page = page(Asked(client, Query(query), True))
-    around = {"user": None, "read_only": False, "hide_contents": False}
-    return Shown(200, {}, rendered(made.template, around | made.values)).text
+    options = Options(("127.0.0.1", 1), ClientSettings(), frozenset())
+    return Shown(200, {}, rendered(made.template, options.around(None) | made.values)).text

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from kproxy.tools.client_settings import MECHANISMS, ClientSettings
-from tests.console.serving import Browser, console
+from tests.console.serving import WAIT_S, Browser, console
 from tests.securing import PASSWORD, Site, altered
 
 
@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for user in ("alice", "bob", "gone"):
             made.add_user(user)
         admin = AdminClient(made.librdkafka("INSIDE") | {"log_level": 0})
-        admin.create_topics([NewTopic("secret-queue", 1)])["secret-queue"].result(20)
+        admin.create_topics([NewTopic("secret-queue", 1)])["secret-queue"].result(WAIT_S)
         yield made
 
 
@@ -87,7 +87,7 @@ def test_access_shows_users_rules_and_quotas_to_who_may_see_them(
     admin = AdminClient(site.librdkafka("INSIDE") | {"log_level": 0})
     rule = AclBinding(ResourceType.TOPIC, "bob-<b>", ResourcePatternType.PREFIXED, "User:bob", "*",
                       AclOperation.READ, AclPermissionType.ALLOW)  # fmt: skip
-    admin.create_acls([rule])[rule].result(20)
+    admin.create_acls([rule])[rule].result(WAIT_S)
     assert log_in(browser) == 303
     page = browser.get("/access")
     assert "User:bob allow read topic bob-<b>… *" in page.text
@@ -156,7 +156,7 @@ def test_a_deleted_user_is_logged_out(browser: Browser, site: Site) -> None:
 
 
 def test_large_and_odd_forms_are_refused(browser: Browser) -> None:
-    page = browser.post("/login", user="alice", password="x" * 100_000, mechanism="PLAIN")
+    page = browser.post("/login", user="alice", password="x" * 300_000, mechanism="PLAIN")
     assert page.status == 400
     origin = {"Origin": f"https://localhost:{browser.port}"}
     assert browser.send("POST", "/login", "user=alice", origin).status == 400

@@ -9,7 +9,7 @@ pytest.importorskip("starlette")
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.console.serving import Browser, console
+from tests.console.serving import WAIT_S, Browser, console
 from tests.harness import Served, free_port
 
 
@@ -28,14 +28,14 @@ def make(admin: AdminClient, *names: str, partitions: int = 1, **settings: str) 
     made = [NewTopic(name, partitions, config={k.replace("_", "."): v for k, v in settings.items()})
             for name in names]  # fmt: skip
     for future in admin.create_topics(made).values():
-        future.result(20)
+        future.result(WAIT_S)
 
 
 def fill(server: Served, queue: str, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": server.address, "log_level": 0})
     for value in values:
         producer.produce(queue, value, key=b"k", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def test_overview_shows_workers_and_groups(browser: Browser, server: Served) -> None:
@@ -95,6 +95,16 @@ def test_queue_of_many_partitions_is_shown_in_parts(
     assert "201 partitions" in page.text
     rest = browser.get(f"/queues/{queue}", **{"from": 200})
     assert len(rest.body) < len(page.body) / 3
+
+
+def test_a_page_refreshes_where_that_is_asked_for(browser: Browser) -> None:
+    page = browser.get("/queues", prefix="pages.none&")
+    assert "refresh" not in page.body.partition("</head>")[0]
+    page = browser.follow(page, "5 s")
+    assert '<meta http-equiv="refresh" content="5">' in page.body
+    assert "begin with pages.none&" in page.text
+    assert "refresh" not in browser.follow(page, "off").body.partition("</head>")[0]
+    assert browser.get("/", refresh="0").status == 400
 
 
 @pytest.mark.parametrize("path", ["/queues/no-such-queue", "/queues/no/such", "/nothing"])

@@ -10,7 +10,7 @@ pytest.importorskip("starlette")
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.console.serving import Browser, console
+from tests.console.serving import WAIT_S, Browser, console
 from tests.console.test_pages import admin, make
 from tests.harness import Served
 
@@ -36,7 +36,7 @@ def test_latest_records_come_first_and_lead_to_those_before(
     make(admin, queue)
     for number in range(120):
         producer.produce(queue, f"value-{number:03}".encode())
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     values = [f"value-{number:03}" for number in range(120)]
     latest = browser.get(f"/queues/{queue}/records")
     assert [v for v in values if v in latest.text] == values[70:]
@@ -61,7 +61,7 @@ def test_records_are_found_by_key_header_and_time(
             headers=[("colour", b"red" if number == 7 else b"blue")],
             timestamp=now - 3_600_000 if number < 30 else now,
         )  # fmt: skip
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     path = f"/queues/{queue}/records"
     text = browser.get(path, key="key-7").text
     assert [n for n in range(60) if f"value-{n:02}" in text] == [7, 27, 47]
@@ -83,7 +83,7 @@ def test_hostile_records_are_text(
     producer.produce(queue, evil, key=evil, headers=[(EVIL, evil), (EVIL, b"\xff"), ("n", None)])
     producer.produce(queue, b'{"evil": "</pre><script>"}')
     producer.produce(queue, b"\x00\xff" * 100_000)
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     listed = browser.get(f"/queues/{queue}/records")
     assert EVIL_SHOWN in listed.text
     pages = [browser.get(f"/queues/{queue}/record", offset=offset) for offset in range(3)]
@@ -102,17 +102,22 @@ def test_only_committed_records_are_shown(
 ) -> None:
     make(admin, queue)
     producer = Producer(
-        {"bootstrap.servers": server.address, "log_level": 0, "transactional.id": queue}
+        {
+            "bootstrap.servers": server.address,
+            "log_level": 0,
+            "transactional.id": queue,
+            "transaction.timeout.ms": 800_000,
+        }
     )
-    producer.init_transactions(20)
+    producer.init_transactions(WAIT_S)
     for value in (b"first-committed", b"then-aborted", b"last-committed"):
         producer.begin_transaction()
         producer.produce(queue, value, partition=0)
-        assert producer.flush(20) == 0
-        (producer.abort_transaction if b"aborted" in value else producer.commit_transaction)(20)
+        assert producer.flush(WAIT_S) == 0
+        (producer.abort_transaction if b"aborted" in value else producer.commit_transaction)(WAIT_S)
     producer.begin_transaction()
     producer.produce(queue, b"still-open", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     for at in ("", "start", "2", "-50"):
         text = browser.get(f"/queues/{queue}/records", at=at).text
         assert "then-aborted" not in text
@@ -124,7 +129,7 @@ def test_only_committed_records_are_shown(
     assert "You see none" in browser.get("/transactions", prefix=f"not-{queue}").text
     assert browser.get(f"/queues/{queue}/record", offset=2).status == 404
     assert browser.get(f"/queues/{queue}/record", offset=4).status == 200
-    producer.abort_transaction(20)
+    producer.abort_transaction(WAIT_S)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -137,10 +142,10 @@ def test_packed_records_are_read_and_what_unpacks_to_very_much_is_left_out(
         "linger.ms": 100, "message.max.bytes": 40 << 20,
     })  # fmt: skip
     producer.produce(queue, b"small " * 100)
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     if codec == "zstd":
         producer.produce(queue, bytes(20 << 20))
-        assert producer.flush(20) == 0
+        assert producer.flush(WAIT_S) == 0
     page = browser.get(f"/queues/{queue}/records")
     assert "small small" in page.text
     assert ("1 are left out" in page.text or "left out: the records unpack" in page.text) == (
@@ -153,7 +158,7 @@ def test_hidden_contents_are_shown_by_no_page(
 ) -> None:
     make(admin, queue)
     producer.produce(queue, b"private-value", key=b"private-key", headers=[("private-name", b"v")])
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     with console((server.host, server.port), hide_contents=True) as browser:
         for path in ("records", "record"):
             page = browser.get(f"/queues/{queue}/{path}")

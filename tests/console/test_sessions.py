@@ -18,7 +18,7 @@ class Clock:
 
 
 def connections() -> Connections:
-    return Connections(("127.0.0.1", 1), ClientSettings(), 1)
+    return Connections(("127.0.0.1", 1), ClientSettings(), 1, 1.0)
 
 
 def test_a_session_ends_when_nobody_looks() -> None:
@@ -31,6 +31,17 @@ def test_a_session_ends_when_nobody_looks() -> None:
     clock.now += 31 * 60
     assert known.find(token) is None
     assert len(known) == 0
+
+
+def test_a_tab_that_refreshes_by_itself_keeps_nobody_logged_in() -> None:
+    clock = Clock()
+    known = Sessions(clock)
+    token = known.begin("anna", connections())
+    for _ in range(359):
+        clock.now += 5
+        assert known.find(token, used=False)
+    clock.now += 5
+    assert known.find(token, used=False) is None
 
 
 def test_a_session_that_is_used_all_day_ends_in_the_evening() -> None:

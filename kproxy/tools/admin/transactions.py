@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kproxy.tools.client import Client, checked, chunks
+from kproxy.tools.client import Client, Refused, checked, chunks
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _DESCRIBED_AT_ONCE = 500
@@ -61,3 +61,33 @@ def _line(one: Any) -> TransactionLine:
         timeout_ms=int(one.transaction_timeout.total_seconds() * 1000),
         partitions={topic.topic: sorted(topic.partitions) for topic in one.topics},
     )  # fmt: skip
+
+
+def abort(client: Client, name: str) -> None:
+    """Abort an open transaction as a whole, and fence its producer. Raises Refused."""
+    found = [
+        _line(one)
+        for node in client.nodes()
+        for one in client.call(65, 0, {"transactional_ids": (name,)}, node).transaction_states
+        if not one.error_code and one.transaction_state == OPEN_STATES[0]
+    ]
+    if not found:
+        raise Refused(f"no transaction {name} is open")
+    (line, *_) = found
+    for queue, parts in line.partitions.items():
+        leader = client.leaders([queue]).get((queue, parts[0]), -1)
+        if leader >= 0:
+            _mark(client, line, queue, parts[0], leader)
+            return
+    raise Refused(f"transaction {name} has no partition that is served: it ends by its timeout")
+
+
+def _mark(client: Client, line: TransactionLine, queue: str, index: int, leader: int) -> None:
+    marker = {
+        "producer_id": line.producer_id, "producer_epoch": line.epoch, "transaction_result": False,
+        "topics": [{"name": queue, "partition_indexes": (index,)}], "coordinator_epoch": 0,
+    }  # fmt: skip
+    for told in client.call(27, 1, {"markers": [marker]}, leader).markers:
+        for topic in told.topics:
+            for part in topic.partitions:
+                checked(part.error_code, f"transaction {line.id}")

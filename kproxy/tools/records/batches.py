@@ -21,6 +21,7 @@ from kproxy.protocol.batch import (
     BatchHeader,
     read_header,
 )
+from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.records import Body, parse_run, unpacked
 from kproxy.protocol.varint import Malformed, read_varlong
 from kproxy.tools.client import Client, Refused, checked
@@ -28,7 +29,7 @@ from kproxy.tools.records.text import Record
 
 _FETCH_BYTES_MAX = 1 << 20
 _UNPACKED_BYTES_MAX = 16 << 20
-_LOOKED_BYTES_MAX, _LOOKED_S = 16 << 20, 2.0
+_LOOKED_BYTES_MAX, LOOKED_S = 16 << 20, 2.0
 _NOTES_MAX = 10
 _READ_COMMITTED = 1
 
@@ -39,7 +40,7 @@ class Budget:
     """The most that looks go through together: each says where it stopped."""
 
     def __init__(self) -> None:
-        self._bytes, self._until = _LOOKED_BYTES_MAX, time.monotonic() + _LOOKED_S
+        self._bytes, self._until = _LOOKED_BYTES_MAX, time.monotonic() + LOOKED_S
 
     def spend(self, count: int) -> None:
         self._bytes -= count
@@ -57,6 +58,8 @@ class Looked:
     start: int = 0
     end: int = 0
     records: list[Record] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """Each record's bytes from its key on."""
     left_out: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
@@ -170,6 +173,7 @@ def _add(
                 if offset < found.next_offset or (wanted is not None and not wanted(body)):
                     continue
                 found.records.append(_record(body, part, offset))
+                found.bodies.append(body[3])
                 if len(found.records) >= count:
                     found.next_offset = offset + 1
                     return
@@ -191,19 +195,13 @@ def _read(found: Looked, header: BatchHeader, batch: bytes, names: frozenset[byt
 
 def _record(body: Body, part: tuple[str, int], offset: int) -> Record:
     """Return a record with its value and all its headers, in their order."""
-    data, end = body[3], len(body[3])
-    size, at = read_varlong(data, 0, end)
-    at += max(0, size)
-    size, at = read_varlong(data, at, end)
-    value = None
-    if size >= 0:
-        value, at = data[at : at + size], at + size
-    count, at = read_varlong(data, at, end)
+    content = content_of_body(body[3])
+    data, end, at = content.header_bytes, len(content.header_bytes), 0
     headers = []
-    for _ in range(count):
+    for _ in range(content.headers):
         size, at = read_varlong(data, at, end)
         name, at = data[at : at + size].decode(errors="backslashreplace"), at + size
         size, at = read_varlong(data, at, end)
         headers.append((name, data[at : at + size] if size >= 0 else None))
         at += max(0, size)
-    return Record(body[2], value, headers, body[1], part[1], offset, part[0])
+    return Record(body[2], content.value, headers, body[1], part[1], offset, part[0])

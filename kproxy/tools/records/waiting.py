@@ -3,22 +3,20 @@
 import heapq
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
 
-from kproxy.common.errors import CannotStart
+from kproxy.common.errors import CannotStart, Code
 from kproxy.tools.client import Address, Client, Refused
-from kproxy.tools.options import as_json_option, asked, librdkafka, server_option
+from kproxy.tools.options import as_json_option, asked, server_option
 from kproxy.tools.output import print_json, size, table
+from kproxy.tools.records.send import NotTaken, body_with, leaders_of, send
 from kproxy.tools.records.times import moment
 
 _LIMIT = 100
 _REPLACE = "kproxy.delay.replace"
-_DELIVERY_S = 30
-_INVALID_RECORD = 87
 
 
 @click.command(name="waiting")
@@ -38,8 +36,8 @@ def waiting_command(
 ) -> None:  # fmt: skip
     """List the records of a queue that wait, by when they are due, or cancel one."""
     if cancel is not None:
-        partitions = asked(bootstrap_server, partial(_partitions, queue=queue))
-        if not _cancelled(bootstrap_server, queue, cancel, partitions):
+        key = cancel.encode()
+        if not asked(bootstrap_server, lambda client: cancel_waiting(client, queue, key)):
             raise CannotStart(
                 f"nothing waits under {cancel}: it was delivered, or cancelled, or never there"
             )
@@ -86,28 +84,19 @@ def key_shown(digits: str | None) -> str:
         return f"0x{digits}"
 
 
-def _partitions(client: Client, queue: str) -> int:
-    """Return how many partitions a queue has. Raise Refused: its records have no keys to name."""
+def cancel_waiting(client: Client, queue: str, key: bytes) -> bool:
+    """Return whether anything was cancelled: which partition a key is in is its producer's.
+
+    Raises Refused: the queue's records have no keys to name.
+    """
     if client.settings(queue, (_REPLACE,)).get(_REPLACE) != "key":
         raise Refused(f"{queue} has no {_REPLACE}=key: nothing of it can be cancelled by its key")
-    return len(client.queue(queue).partitions)
-
-
-def _cancelled(address: Address, queue: str, key: str, partitions: int) -> bool:
-    """Return whether anything was cancelled: which partition a key is in is its producer's."""
-    from confluent_kafka import Producer
-
-    client, failed, done = Producer(librdkafka(address, {})), [], []
-
-    def told(error: Any, message: Any) -> None:
-        if error is None:
-            done.append(message)
-        elif error.code() != _INVALID_RECORD:
-            failed.append(error.str())
-
-    for index in range(partitions):
-        client.produce(queue, None, key.encode(), partition=index, on_delivery=told)
-    left = client.flush(_DELIVERY_S)
-    if failed or left:
-        raise CannotStart(f"not cancelled: {failed[0] if failed else 'no answer in time'}")
-    return bool(done)
+    done, parts = False, leaders_of(client, queue)
+    for index in parts:
+        try:
+            send(client, queue, body_with(key, None, ()), key, index, parts)
+            done = True
+        except NotTaken as error:
+            if error.code != Code.INVALID_RECORD:  # nothing waits there
+                raise
+    return done
