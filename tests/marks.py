@@ -33,6 +33,8 @@ LONG = (
     r"clients/routes/test_routes.py::test_so_many_queues_and_no_more\[kafka",
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
+    # A process of its own; others serve the same application from a thread.
+    r"console/test_command.py::test_the_command_serves",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",

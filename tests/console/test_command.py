@@ -1,5 +1,6 @@
 """`kproxy console` as a command: what it refuses before anybody is served."""
 
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from kproxy.cli import cli
 from kproxy.common.errors import CannotStart
 from kproxy.console.command import hosts
+from tests.harness import ROOT, free_port
 
 
 def run(*arguments: str) -> CannotStart:
@@ -44,3 +46,28 @@ def test_hosts_are_those_that_lead_here() -> None:
     assert "console.example:8080" in known
     assert "localhost" not in known
     assert "localhost" in hosts("::1", 443, (), tls=True)
+
+
+def test_the_command_serves_until_it_is_stopped() -> None:
+    pytest.importorskip("starlette")
+    from tests.console.serving import WAIT_S, Browser
+
+    command = [sys.executable, "-m", "kproxy", "console", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--bootstrap-server", f"127.0.0.1:{free_port()}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    ) as running:  # fmt: skip
+        try:
+            assert running.stdout
+            line = running.stdout.readline()
+            port = int(line.rsplit(":", 1)[1])
+            assert line == f"console at http://127.0.0.1:{port}\n"
+            page = Browser(port).get("/")
+            assert page.status == 502
+            assert "nothing serves at" in page.text
+            running.terminate()
+            assert running.wait(WAIT_S) in (0, -15)
+            assert running.stderr
+            assert running.stderr.read() == ""
+        finally:
+            running.kill()
