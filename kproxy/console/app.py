@@ -55,6 +55,7 @@ PAGES: dict[str, PageOf] = {
     "/groups": groups.groups_page,
     "/group": groups.group_page,
     "/share": groups.share_page,
+    "/routes": queues.routes_page,
     "/transactions": transactions.transactions_page,
     "/access": access.access_page,
 }

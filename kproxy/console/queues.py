@@ -4,7 +4,7 @@ from typing import Any
 
 from kproxy.console.pages import LINES, Asked, Page, Query, link
 from kproxy.tools.records.waiting import listed
-from kproxy.tools.views import described, readers, some_queues
+from kproxy.tools.views import described, readers, some_queues, some_routes
 
 _SHOWN_MAX = 200
 """The partitions or readers of a page; a queue may have many thousands."""
@@ -26,6 +26,15 @@ def queues_page(asked: Asked) -> Page:
         "following": following,
     }  # fmt: skip
     return Page("queues.html", values)
+
+
+def routes_page(asked: Asked) -> Page:
+    """List the queues that define a route, with how far each is behind."""
+    prefix, first = asked.query.text("prefix"), asked.query.text("from")
+    found, after = some_routes(asked.client, first=first, prefix=prefix, limit=LINES)
+    following = after and link("/routes", **{"prefix": prefix, "from": after})
+    values = {"lines": found, "prefix": prefix, "following": following, "after": after}
+    return Page("routes.html", values)
 
 
 def queue_page(asked: Asked) -> Page:

@@ -97,6 +97,16 @@ def test_queue_of_many_partitions_is_shown_in_parts(
     assert len(rest.body) < len(page.body) / 3
 
 
+def test_routes_are_found_among_other_queues(browser: Browser, admin: AdminClient) -> None:
+    make(admin, "routed.a", "routed.c")
+    to = {"kproxy_route_to": "routed.of-{key}", "kproxy_route_unroutable": "routed.c"}
+    make(admin, "routed.b", **to)
+    page = browser.get("/routes", prefix="routed.")
+    assert "routed.b to routed.of-{key} 0" in page.text
+    assert "routed.a" not in page.text
+    assert "You see none" in browser.get("/routes", prefix="routed.c").text
+
+
 def test_a_page_refreshes_where_that_is_asked_for(browser: Browser) -> None:
     page = browser.get("/queues", prefix="pages.none&")
     assert "refresh" not in page.body.partition("</head>")[0]
