@@ -34,6 +34,7 @@ LONG = (
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
     # A process of its own; others serve the same application from a thread.
+    r"console/test_records.py::test_packed.*\[(?!zstd)",
     r"console/test_command.py::test_the_command_serves",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",

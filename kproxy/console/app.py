@@ -265,9 +265,6 @@ class Console:
         return HTMLResponse(rendered("login.html", self._around(None) | values), status)
 
     async def _log_in(self, request: Request) -> Response:
-        peer = request.client.host if request.client else ""
-        if self._failures.too_many(peer):
-            return self._form("", 429, "too many failed logins: try again in a minute")
         try:
             form = await form_of(request)
         except BadForm as error:
@@ -281,16 +278,21 @@ class Console:
             mechanism=mechanism, user=user, password=password
         )
         connections = self._connections(settings, _AT_ONCE_OF_ONE)
+        peer = request.client.host if request.client else ""
+        if self._failures.too_many(peer):
+            return self._form(after, 429, "too many failed logins: try again in a minute")
+        self._failures.add(peer)
         try:
             await run_sync(connections.ask, Client.cluster, limiter=self._logins)
+            self._failures.forgive(peer)
             token = self._sessions.begin(user, connections)
         except Full:
             connections.close()
             return self._form(after, 503, "too many are logged in: try again later")
         except NotLoggedIn as error:
-            self._failures.add(peer)
             return self._form(after, 401, str(error))
         except CannotStart as error:
+            self._failures.forgive(peer)  # nobody said no
             return self._form(after, 502, str(error))
         self._sessions.end(request.cookies.get(self._cookie, ""))  # another's, perhaps
         answer = RedirectResponse(after if _is_own(after) else "/", 303)

@@ -19,11 +19,13 @@ _BACKLOG = 128
 
 
 class Connection(H11Protocol):
-    """A browser's connection: one too many is dropped, and so is one that says nothing."""
+    """A browser's connection: one too many is dropped, and so is one that asks for nothing, or does
+    not read what it asked for.
+    """
 
     _looks: asyncio.TimerHandle | None = None
-    _silent_since: Any = None
-    """The request that was the last one when nothing had been said: a mark, to be compared."""
+    _stood: tuple[Any, int] | None = None
+    """The request and the unsent bytes when nothing was going on, at the last look."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -38,12 +40,13 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Close a connection on which no request's head has come for some time."""
-        waits = self.conn.their_state is h11.IDLE
-        if waits and self._silent_since == (self.cycle,):
+        """Close a connection on which nothing has come or gone since the last look."""
+        unsent = self.transport.get_write_buffer_size()
+        stands = self.conn.their_state is h11.IDLE or unsent > 0
+        stood, self._stood = self._stood, (self.cycle, unsent) if stands else None
+        if stands and stood == self._stood:
             self.transport.abort()
             return
-        self._silent_since = (self.cycle,) if waits else None
         self._looks = self.loop.call_later(HEAD_S, self._look)
 
 

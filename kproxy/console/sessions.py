@@ -85,7 +85,10 @@ def _hash(token: str) -> bytes:
 
 
 class Failures:
-    """The failed logins of each address in the last minute: so many, and no more are tried."""
+    """The failed logins of each address in the last minute: so many, and no more are tried.
+
+    An attempt counts from its beginning, so that none is tried beside others.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,6 +97,11 @@ class Failures:
     def too_many(self, address: str) -> bool:
         since, count = self._by_address.get(address, (0.0, 0))
         return count >= _FAILURES_MAX and self._clock() - since < _FAILURES_S
+
+    def forgive(self, address: str) -> None:
+        """Take an attempt back: it did not fail."""
+        if found := self._by_address.get(address):
+            self._by_address[address] = found[0], found[1] - 1
 
     def add(self, address: str) -> None:
         since, count = self._by_address.pop(address, (self._clock(), 0))

@@ -5,9 +5,10 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from html.parser import HTMLParser
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 from urllib.parse import urlencode, urljoin
@@ -126,14 +127,15 @@ class Browser:
 
 @contextmanager
 def console(
-    address: tuple[str, int], settings: ClientSettings | None = None, **options: Any
-) -> Iterator[Browser]:
-    """Serve a console, and yield a browser that shows it."""
+    address: tuple[str, int], settings: ClientSettings | None = None,
+    times: Mapping[str, float] = MappingProxyType({}), **options: Any,
+) -> Iterator[Browser]:  # fmt: skip
+    """Serve a console, and yield a browser that shows it. `times`: those that are not `WAIT_S`."""
     settings = settings or ClientSettings()
     certificate, context = options.pop("certificate", None), options.pop("context", None)
     with ExitStack() as stack:
         for name in _TIMES:
-            stack.enter_context(patch(name, WAIT_S))
+            stack.enter_context(patch(name, times.get(name.rpartition(".")[2], WAIT_S)))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = listener.getsockname()[1]
         made = Options(

@@ -1,6 +1,10 @@
 """Pages of a console about a served kproxy that asks for no login."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
+from unittest.mock import patch
 
 import pytest
 
@@ -10,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.console.serving import WAIT_S, Browser, console
-from tests.harness import Served, free_port
+from tests.harness import Served, eventually, free_port
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +138,31 @@ def test_addresses_that_no_page_links_to(browser: Browser, queue: str) -> None:
     assert r"<script>\x1b\u202e</script>" in page.text
     assert browser.send("GET", "/static/console.css").status == 200
     assert browser.send("GET", "/static/../app.py").status == 404
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_browser_that_does_not_ask_is_disconnected(said: bytes) -> None:
+    with console(("127.0.0.1", free_port()), times={"HEAD_S": 0.05}) as browser:
+        with socket.create_connection(("127.0.0.1", browser.port), WAIT_S) as silent:
+            silent.sendall(said)
+            with suppress(ConnectionResetError):
+                assert silent.recv(1) == b""
+
+
+def test_one_browser_too_many_is_turned_away() -> None:
+    with patch("kproxy.console.serving._CONNECTIONS_MAX", 2), ExitStack() as stack:
+        browser = stack.enter_context(console(("127.0.0.1", free_port())))
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", browser.port), WAIT_S))
+        eventually(lambda: _is_turned_away(browser), WAIT_S)  # once both are there
+
+
+def _is_turned_away(browser: Browser) -> bool:
+    try:
+        browser.get("/static/console.css")
+    except (ConnectionError, HTTPException):
+        return True
+    return False
 
 
 def test_a_lost_kproxy_is_a_banner() -> None:

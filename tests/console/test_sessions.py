@@ -87,6 +87,10 @@ def test_an_address_that_guesses_passwords_has_to_wait() -> None:
         assert not failures.too_many("192.0.2.7")
         failures.add("192.0.2.7")
     assert failures.too_many("192.0.2.7")
+    failures.forgive("192.0.2.7")
+    assert not failures.too_many("192.0.2.7")
+    failures.add("192.0.2.7")
+    assert failures.too_many("192.0.2.7")
     assert not failures.too_many("192.0.2.8")
     clock.now += 60
     assert not failures.too_many("192.0.2.7")
