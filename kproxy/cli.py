@@ -21,6 +21,7 @@ _COMMANDS = {
     "alter": ("kproxy.tools.create:alter_command", "Change settings of queues or groups."),
     "backup": ("kproxy.tools.backup:backup_command", "Back up an embedded kproxy's data."),
     "check": ("kproxy.tools.check:check_command", "Check a data directory, or a backup."),
+    "console": ("kproxy.console.command:console_command", "Show queues and groups in a browser."),
     "consume": ("kproxy.tools.records.consume:consume_command", "Print the records of queues."),
     "create": ("kproxy.tools.create:create_command", "Create queues."),
     "delete": ("kproxy.tools.commands:delete_command", "Delete queues, with their records."),

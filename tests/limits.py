@@ -232,11 +232,14 @@ FIXED: dict[str, str] = {
         delays.schedules._PARSED_MAX delays.schedules._PASSED_MAX
         delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
         tools.records.waiting._LIMIT
+        console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
+        console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
+        tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
         virtual.folds.idle._LOOKED_AT_MAX
         shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
-        tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
+        tools.administration._BATCH tools.client.PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
         tools.records.produce._POLL_EVERY worker.worker._SECURED_AT_ONCE
     """,
@@ -247,9 +250,13 @@ FIXED: dict[str, str] = {
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
-        tools.commands._LIMIT
+        tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
+        console.access._SHOWN_MAX console.transactions._SHOWN_MAX console.groups._SHOWN_MAX
+        console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
+        console.forms._FIELDS_MAX console.pages._TEXT_MAX console.changes._VALUE_MAX
+        console.sending._FORM_CHARACTERS_MAX
         config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
         delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX

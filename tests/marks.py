@@ -33,6 +33,14 @@ LONG = (
     r"clients/routes/test_routes.py::test_so_many_queues_and_no_more\[kafka",
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
+    # A process of its own; others serve the same application from a thread. Codecs and mechanisms
+    # have tests of their own.
+    r"console/test_records.py::test_packed",
+    r"console/test_pages.py::test_queue_of_many",
+    r"console/test_groups.py::test_members.*\[classic",
+    r"console/test_changes.py::test_a_record_is_copied",
+    r"console/test_login.py::test_each_mechanism.*\[(?!SCRAM-SHA-512)",
+    r"console/test_command.py::test_the_command_serves",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",

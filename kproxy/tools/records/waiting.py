@@ -4,7 +4,6 @@ import heapq
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -44,13 +43,14 @@ def waiting_command(
 ) -> None:  # fmt: skip
     """List the records of a queue that wait, by when they are due, or cancel one."""
     if cancel is not None:
-        if not asked(bootstrap_server, partial(_cancelled, queue=queue, key=cancel)):
+        key = cancel.encode()
+        if not asked(bootstrap_server, lambda client: cancel_waiting(client, queue, key)):
             raise CannotStart(
                 f"nothing waits under {cancel}: it was delivered, or cancelled, or never there"
             )
         click.echo("cancelled 1")
         return
-    found = asked(bootstrap_server, lambda client: _listed(client, queue, first or 0, limit + 1))
+    found = asked(bootstrap_server, lambda client: listed(client, queue, first or 0, limit + 1))
     if as_json:
         print_json(found[:limit])
     else:
@@ -60,7 +60,7 @@ def waiting_command(
         click.echo(f"… and more: --from {more} goes on from here", err=True)
 
 
-def _listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
+def listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
     """Return records by their due times, of all partitions."""
     parts = client.queue(queue).partitions
     found = [_of_partition(client, queue, part, first) for part in parts]
@@ -78,10 +78,10 @@ def _of_partition(client: Client, queue: str, part: Any, first: int) -> Iterator
 
 def _cells(line: dict[str, Any]) -> tuple[Any, ...]:
     due = datetime.fromtimestamp(line["due_ms"] / 1000, UTC).isoformat("T", "milliseconds")
-    return due, line["partition"], _key(line["key"]), size(line["bytes"])
+    return due, line["partition"], key_shown(line["key"]), size(line["bytes"])
 
 
-def _key(digits: str | None) -> str:
+def key_shown(digits: str | None) -> str:
     if digits is None:
         return "-"
     key = bytes.fromhex(digits)
@@ -91,24 +91,20 @@ def _key(digits: str | None) -> str:
         return f"0x{digits}"
 
 
-def _partitions(client: Client, queue: str) -> int:
-    """Return how many partitions a queue has. Raise Refused: its records have no keys to name."""
-    if client.settings(queue, (_REPLACE,)).get(_REPLACE) != "key":
-        raise Refused(f"{queue} has no {_REPLACE}=key: nothing of it can be cancelled by its key")
-    return len(client.queue(queue).partitions)
-
-
-def _cancelled(client: Client, queue: str, key: str) -> bool:
+def cancel_waiting(client: Client, queue: str, key: bytes) -> bool:
     """Return whether anything was cancelled: which partition a key is in is its producer's.
 
     A cancellation that is sent again is one all the same, so that nobody is told that nothing was
-    cancelled where the answer was lost. Raise Refused, CannotStart.
+    cancelled where the answer was lost. Raise Refused (the queue's records have no keys to name),
+    CannotStart.
     """
-    partitions = _partitions(client, queue)
+    if client.settings(queue, (_REPLACE,)).get(_REPLACE) != "key":
+        raise Refused(f"{queue} has no {_REPLACE}=key: nothing of it can be cancelled by its key")
+    partitions = len(client.queue(queue).partitions)
     values = {"transactional_id": None, "transaction_timeout": _DELIVERY_S * 1000}
     made = client.call(ApiKey.INIT_PRODUCER_ID, 4, values)
     checked(made.error_code, "a producer's id")
-    bodies = [(body_of(Content(key.encode(), None), []), int(time.time() * 1000))]
+    bodies = [(body_of(Content(key, None), []), int(time.time() * 1000))]
     batch = of_producer(batch_of_bodies(bodies), made.producer_id, made.producer_epoch)
     taken = [_taken(client, queue, index, batch) for index in range(partitions)]
     return True in taken
