@@ -24,6 +24,7 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.redrive_pace import RedrivePace
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
 from kproxy.routes.stretches import Stretch
@@ -35,8 +36,8 @@ from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.routes import Cut, Ship
 from kproxy.virtual.levels import SHIPS_FROM, SPARES_FROM
-from kproxy.virtual.rows.queues import Partition
-from kproxy.virtual.rows.routes import Epoch, Route, route_in
+from kproxy.virtual.rows.queues import Partition, Queue
+from kproxy.virtual.rows.routes import Epoch, Route, is_redrive, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
@@ -68,6 +69,9 @@ class Passage:
         """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn."""
         self.source = source
         self.definer = definer
+        self._owner = source[0] if is_redrive(definer) else definer
+        """The queue whose settings say how it is."""
+        self._pace = RedrivePace() if is_redrive(definer) else None
         self._shard = shard
         self._claim = Claim(shard)
         self._shared = shared
@@ -117,6 +121,8 @@ class Passage:
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
             wait_s, self.waits = _AGAIN_S, None
+            if self._pace is not None:
+                await self._pace.keep(self._queue(), records)
             if step is Step.OVER:
                 return False
             if began_s > until_s and self._others_wait():
@@ -147,6 +153,8 @@ class Passage:
             return await self._ship_again(route, row)
         self._landed = route.cut
         if route.ends is not None and route.cut >= route.ends:
+            if self._pace is not None and route.is_over:
+                return Step.OVER, 0
             return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
         stretch = stretches.next_of(route, row)
         if stretch is None:
@@ -155,7 +163,7 @@ class Passage:
         if held is not None:
             self.waits = held
             self._shared.counters.routes_held_back += 1
-            self._shared.warn("route_held_back", self.definer, reason=held)
+            self._shared.warn("route_held_back", self._owner, reason=held)
             return Step.WAIT, 0
         return await self._pass_on(route, stretch)
 
@@ -163,12 +171,17 @@ class Passage:
         state = self._shard.state
         return route_in(state.get, self.source, self.definer), state.partition(self.source)
 
+    def _queue(self) -> Queue | None:
+        return self._shared.catalogue.find_id(self._owner)
+
     def _settings(self) -> QueueSettings | None:
-        queue = self._shared.catalogue.find_id(self.definer)
+        queue = self._queue()
         return None if queue is None else settings_of(queue.configs)
 
     def _held_back(self, route: Route) -> str | None:
-        queue = self._shared.catalogue.find_id(self.definer)
+        queue = self._queue()
+        if self._pace is not None and self._pace.paused(queue):
+            return "kproxy.redrive.paused is set"
         forbidden = queue and why_forbidden(self._shared.behalf, queue.configs, queue.name)
         if forbidden:
             return forbidden
@@ -212,6 +225,8 @@ class Passage:
         if room is not None:  # all of them may have to be made
             most = max(1, room // self._shared.asks.shards)
             cutter.gathered.targets_max = min(cutter.gathered.targets_max, most)
+        if self._pace is not None:
+            cutter.gathered.records_max = self._pace.at_once(self._queue())
         if epoch.spec and not await self._gather(cutter, start, end, whole=False):
             return Step.WAIT, 0
         gathered = cutter.gathered
@@ -241,7 +256,7 @@ class Passage:
         if gathered.passed_over:
             self._shared.counters.route_passed_over += gathered.passed_over
             lost, why = gathered.passed_over, gathered.why
-            self._shared.warn("route_passed_over", self.definer, records=lost, reason=why)
+            self._shared.warn("route_passed_over", self._owner, records=lost, reason=why)
 
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
         """Gather a stretch and return whether it could be read."""
@@ -256,7 +271,7 @@ class Passage:
                     limiter=self._shared.readers,
                 )  # fmt: skip
         except (OSError, EOFError) as error:
-            self._shared.warn("route_not_read", self.definer, reason=str(error))
+            self._shared.warn("route_not_read", self._owner, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False
         return self._claim.serves
@@ -311,10 +326,10 @@ class Passage:
         now: int,
     ) -> Envelope:  # fmt: skip
         spec = cutter.gathered.spec
-        says = spec.template is None and self._shared.level.reaches(SHIPS_FROM)
+        says = spec.only and self._shared.level.reaches(SHIPS_FROM)
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
-            only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
+            only=spec.only, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
             configs=spec.configs, plain=spec.unroutable, after=cutter.start if says else -1,
         )  # fmt: skip
@@ -338,22 +353,17 @@ class Passage:
             elif outcome.code:
                 left.append((index, one))
                 reason = Code(outcome.code).name
-                self._shared.warn("route_waits", self.definer, shard=index, reason=reason)
+                self._shared.warn("route_waits", self._owner, shard=index, reason=reason)
                 self.waits = f"shard {index} takes no records: {reason}"
-            elif outcome.numbers:
+            elif outcome.numbers and outcome.numbers[0]:
                 self._made += outcome.numbers[0]
-                self._charge(outcome.numbers[0])
+                self._mutations().take(outcome.numbers[0])
         return left
 
     def _mutations(self) -> Mutations:
         """Return what the setter of the route may make."""
-        queue = self._shared.catalogue.find_id(self.definer)
-        signature = None if queue is None else queue.configs.get(SET_BY)
-        return self._shared.behalf.mutations(signature)
-
-    def _charge(self, queues: int) -> None:
-        if queues:
-            self._mutations().take(queues)
+        queue = self._queue()
+        return self._shared.behalf.mutations(queue and queue.configs.get(SET_BY))
 
     async def _note_landed(self) -> bool:
         """Put down that all has landed, where that is not known to the log; whether it is.

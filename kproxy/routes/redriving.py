@@ -1,0 +1,88 @@
+"""Where a redrive passes a dead letter on to, and as what.
+
+The letter becomes what its record was: without the headers that say why it died, and with one that
+counts how often it was redriven. All of it follows from its bytes and the spec.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kproxy.metadata.redrive_settings import TIMES_MAX_DEFAULT, read_target
+from kproxy.metadata.routing import Filter, internal, read_filter
+from kproxy.protocol.made_batches import Content, body_of, content_of_body, header
+from kproxy.protocol.varint import Malformed, read_varlong
+from kproxy.virtual.folds.redrives import FILTER, TIMES_MAX, TO
+from kproxy.virtual.partitioner import name_fault
+
+ORIGIN, TIMES = b"__dlq.errors.topic", b"kproxy.redriven"
+_OF_LETTERS = (b"__dlq.errors.", b"kproxy.dlq.", TIMES)
+"""The beginnings of names of headers that are the letter's own."""
+_DIGITS_MAX = 9
+
+
+class Redrive(NamedTuple):
+    """`to`: the queue that letters go to; "": where they came from, if its name begins so."""
+
+    name: str  # the dead-letter queue's
+    to: str
+    prefix: str
+    filter: Filter
+    times_max: int
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at."""
+        return self.filter.headers | {ORIGIN, TIMES}
+
+    def place(
+        self, key: bytes | None, body: bytes, headers: Mapping[bytes, bytes | None]
+    ) -> tuple[str, bytes, str]:
+        """Return (queue, record from its key on, ""), or why it stays. Nothing: it is not meant."""
+        if not self.filter.matches(key, headers):
+            return "", b"", ""
+        queue = self.to
+        if not queue:
+            origin = (headers.get(ORIGIN) or b"").decode("ascii", "replace")
+            if not origin.startswith(self.prefix):
+                return "", b"", ""
+            if not origin or name_fault(origin) or internal(origin) or origin == self.name:
+                return "", b"", "it does not say where it is from"
+            queue = origin
+        times = _times(headers.get(TIMES))
+        if times >= self.times_max:
+            return "", b"", f"it was redriven {times} times"
+        content = content_of_body(body)
+        if content.key is None and content.value is None:
+            return "", b"", "it has no copy of its record"
+        more = [header(TIMES.decode(), str(times + 1))]
+        return queue, body_of(without_own(content), more), ""
+
+
+def _times(said: bytes | None) -> int:
+    if said and len(said) <= _DIGITS_MAX and said.isdigit():
+        return int(said)
+    return 0
+
+
+def without_own(content: Content) -> Content:
+    """Return a record without the headers that are the letter's own. Raise Malformed."""
+    data, at, kept = content.header_bytes, 0, list[bytes]()
+    for _ in range(content.headers):
+        begin = at
+        size, at = read_varlong(data, at, len(data))
+        name = data[at : at + size]
+        at += size
+        size, at = read_varlong(data, at, len(data))
+        at += max(0, size)
+        if at > len(data):
+            raise Malformed("a header is longer than it says")
+        if not name.startswith(_OF_LETTERS):
+            kept.append(data[begin:at])
+    return content._replace(headers=len(kept), header_bytes=b"".join(kept))
+
+
+def read_redrive(name: str, values: Mapping[str, str]) -> Redrive:
+    """Read a redrive from the settings of its queue."""
+    to, prefix = read_target(values[TO])
+    times = int(values.get(TIMES_MAX, TIMES_MAX_DEFAULT))
+    return Redrive(name, to, prefix, read_filter(values.get(FILTER, "")), times)
