@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
-# Tests wait about as long as they compute: three processes keep two cores busy.
-JOBS ?= 4
+# Tests wait longer than they compute: five processes keep two cores busy.
+JOBS ?= 5
 SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # The order of sets follows from the hash seed: a seed of a simulation is the same history each time.
 STEADY := PYTHONHASHSEED=0

@@ -28,6 +28,10 @@ _COMMANDS = {
     "drain": ("kproxy.tools.drain:drain_command", "Hand a worker's shards to others, stop it."),
     "groups": ("kproxy.tools.commands:groups_command", "List groups and their lag."),
     "health": ("kproxy.tools.health:health_command", "Ask whether the kproxy here serves."),
+    "lanes": (
+        "kproxy.tools.groups.lanes:lanes_command",
+        "Show lanes of a share group, release held.",
+    ),
     "locate": ("kproxy.tools.locate:locate_command", "Print which worker has a queue."),
     "produce": ("kproxy.tools.records.produce:produce_command", "Write lines or files to a queue."),
     "queues": ("kproxy.tools.commands:queues_command", "List queues with records and bytes."),

@@ -80,7 +80,7 @@ class Supervisor:
         self._config = config
         self._manager = ServiceManager()
         self._processes: dict[int, Process] = {}
-        self._stopping = False
+        self._stopping = anyio.Event()
         self._refused: int | None = None
         self._ended = anyio.Event()
 
@@ -121,13 +121,13 @@ class Supervisor:
                 if number in (signal.SIGUSR1, signal.SIGHUP):
                     self._send_all(number)
                 elif number == signal.SIGINT:
-                    self._stopping = True
+                    self._stopping.set()
                     self._send_all(signal.SIGINT)
                 else:
                     self._stop_all()
 
     def _stop_all(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._manager.stopping()
         self._send_all(signal.SIGTERM)  # workers that others can stand in for are drained
 
@@ -138,23 +138,26 @@ class Supervisor:
 
     async def _keep(self, index: int) -> None:
         wait_s = _RESTART_S
-        while not self._stopping:
+        while not self._stopping.is_set():
             began = anyio.current_time()
             status = await self._run_once(index)
             steady = anyio.current_time() - began > _STEADY_S
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if status in (1, 2) and not steady:
                 self._refused = status
                 self._stop_all()
                 return
             _log.error("worker_died", worker=index, status=status, again_in_s=wait_s)
-            await anyio.sleep(wait_s)
+            with anyio.move_on_after(wait_s):
+                await self._stopping.wait()
             wait_s = _RESTART_S if steady else min(2 * wait_s, _RESTART_S_MAX)
 
     async def _run_once(self, index: int) -> int:
         process = await anyio.open_process(COMMAND, stdin=subprocess.PIPE, stdout=None, stderr=None)
         self._processes[index] = process
+        if self._stopping.is_set():  # it got no signal
+            process.terminate()
         assert process.stdin is not None
         with suppress(anyio.BrokenResourceError, OSError):  # its status says why it ended
             await process.stdin.send(instructions(self._config, index))

@@ -20,6 +20,7 @@ from kproxy.metadata.cluster_view import SingleNode
 from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
 from kproxy.shard.watchers import Watchers
+from kproxy.store.damage import Damage, is_sound
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.fold import Fold
@@ -87,6 +88,7 @@ class MemorySegments:
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.damage = Damage()
 
     def read_into(self, buffer: memoryview, segment: int, position: int, wait: bool) -> bool:
         return self.read_run([buffer], segment, position, len(buffer), wait)
@@ -102,6 +104,18 @@ class MemorySegments:
     @contextmanager
     def pinned(self, segments: set[int]) -> Iterator[None]:
         yield
+
+    def batch(
+        self, segment: int, position: int, length: int, *, wait: bool = True
+    ) -> bytearray | None:
+        data = bytearray(length)
+        self.read_into(memoryview(data), segment, position, wait)
+        self.check(data, segment, position)
+        return data
+
+    def check(self, batch: bytearray | memoryview, segment: int, position: int) -> None:
+        if not is_sound(batch):
+            raise self.damage.note(segment, position, "is not what was written", lasts=True)
 
     def pin(self, segments: set[int]) -> None: ...
 

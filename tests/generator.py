@@ -27,7 +27,7 @@ VERSIONS = [
 ]
 _FORMATS = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "bool": ">?",
-    "timedelta_i32": ">i", "timedelta_i64": ">q", "float64": ">d",
+    "timedelta_i32": ">i", "timedelta_i64": ">q", "float64": ">d", "uint16": ">H",
 }  # fmt: skip
 _FLIPS_MAX = 4
 
@@ -70,6 +70,8 @@ def a_value(rng: random.Random, kind: str, nullable: bool, flexible: bool, ids: 
         return None
     if kind in INTS:
         return an_int(rng, INTS[kind])
+    if kind == "uint16":
+        return rng.choice((0, 1, 7, 65_535, rng.randrange(65_536)))
     if kind == "float64":
         return rng.choice((0.0, 1.0, -1.0, 0.5, 1e300, math.inf, math.nan))
     if kind == "bool":

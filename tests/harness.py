@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -203,6 +203,24 @@ def eventually(check: Callable[[], Any], seconds: float = 15, period: float = 0.
             return value
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(period)
+
+
+class Working:
+    """Threads that work until the end of a block; each looks at `_stop`."""
+
+    def __init__(self, *calls: Callable[[], None]) -> None:
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=call) for call in calls]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(120)
 
 
 async def until(check: Callable[[], Any], seconds: float = 30, period: float = 0.01) -> Any:

@@ -74,6 +74,7 @@ TINY: dict[str, int] = {
     "cluster.announcer._NOTED": 2,
     "cluster.catalogue.cache._ENDED_MAX": 2,
     "cluster.command_router._UNANSWERED_MAX": 3,
+    "cluster.lost_end._AT_ONCE": 2,
     "cluster.node._RECORDS": 2,
     "cluster.publisher._ROWS_AT_ONCE": 2,
     "cluster.publisher._UNMARKED_AT_ONCE": 1,
@@ -134,6 +135,7 @@ TINY: dict[str, int] = {
     "shard.shard._REPLAY_BATCH": 2,
     "shard.shard._UNCOMPACTED_MAX": 2,
     "shares.acknowledging.BATCHES_MAX": 3,
+    "shares.acknowledging._AT_ONCE": 2,
     "shares.dead_letter_batches.OFFSETS_MAX": 2,
     "shares.dead_letter_batches._ROWS_MAX": 1,
     "shares.dead_letters.OWED_MAX": 3,
@@ -141,6 +143,16 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._HELD_MAX": 4,
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.lanes.records._CLEANED_MAX": 2,
+    "shares.lanes.lane_window._HOLE_MAX": 4,
+    "shares.lanes.lane_window._TAKEN_MAX": 40,
+    "shares.lanes.batch_ends._RECORDS_MIN": 2,
+    "shares.lanes.reading._JOINED_MAX": 2,
+    "shares.lanes.reading._RUN_MAX": 2,
+    "shares.lanes.records._EXPIRED_MAX": 2,
+    "shares.lanes.share_lanes._AT_ONCE": 2,
+    "shares.lanes.share_lanes._BATCHES_MAX": 2,
+    "shares.lanes.share_lanes._RECORDS_MAX": 4,
     "shares.poll._FOUND_MAX": 2,
     "shares.sessions._AT_ONCE": 1,
     "shares.share_partition._COMMITTED_MAX": 2,
@@ -166,6 +178,7 @@ TINY: dict[str, int] = {
     "virtual.snapshot._ROWS_AT_ONCE": 2,
     "virtual.state._COUNTED_MAX": 2,
     "virtual.state._SHIPPED_TO_MAX": 2,
+    "virtual.writers._WRITERS_MAX": 8,  # fewer than begin between two copies
     "virtual.commands.traits.TURN": 3,
     "virtual.commands.transactions.MARKED_MAX": 2,
     "virtual.commands.transactions.NAMED_MAX": 2,
@@ -176,7 +189,7 @@ TINY: dict[str, int] = {
 
 FIXED: dict[str, str] = {
     "No simulation runs this code: tests of its own package cross it.": """
-        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX
+        admin_socket.server._CONNECTIONS_MAX cluster.joining._OPENING_MAX cluster.lost_end.LOST_MAX
         fetching.streamed_response._READS_MAX fetching.streamed_response._BATCHES_AT_ONCE
         fetching.streamed_response.BATCHES_MAX fetching.streamed_response._BUFFERS_MAX
         fetching.streamed_response._GAP_MAX
@@ -184,8 +197,12 @@ FIXED: dict[str, str] = {
         groups.upkeep.offset_expiry._ROWS_AT_ONCE groups.upkeep.offset_expiry._OFFSETS_MAX
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
-        handlers.configs.describe._PARTITIONS_MAX handlers.fetch.fetch._TEXTS_MAX
+        handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
+        shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
+        groups.assigning.configured_topology.TASKS_MAX
+        handlers.common.creations._PARTITIONS_AT_ONCE handlers.common.creations._CREATED_AT_ONCE
         handlers.shares.offsets._AT_ONCE
         handlers.produce.inspection._BLAMED_MAX handlers.common.by_time._ROWS_AT_ONCE
         handlers.topics.metadata._QUEUES_AT_ONCE handlers.topics.metadata._CREATED_AT_ONCE
@@ -222,12 +239,16 @@ FIXED: dict[str, str] = {
         handlers.access.quotas._TOLD_MAX common.logs._TEXT_MAX common.logs._TOLD_CLIENTS_MAX
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
-        tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX tools.commands._LIMIT
+        shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
+        tools.commands._LIMIT
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
-        config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX delays.delivery.UNPACKED_MAX
+        config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
+        delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
+        metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
         protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
@@ -237,12 +258,13 @@ FIXED: dict[str, str] = {
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
         groups.upkeep.offset_expiry._PAUSE groups.upkeep.restoring._ROW_PARTS
         routes.services._READERS shard.expiry.idle_queues._PAUSE
-        shard.retention._PAUSE
+        shard.retention._PAUSE shares.lanes.table._PARTS
         shard.shard._ROWS_CACHED_MIN shares.dead_letter_targets._READERS
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        fetching.sessions.EPOCH_MAX groups.requests.share_heartbeat.MEMBER_ID_MAX
+        cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
+        groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
         routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX
@@ -255,14 +277,14 @@ FIXED: dict[str, str] = {
     """,
     "Bounds memory of a client library or of files, which simulations replace.": """
         log.local._COMMIT_ENVELOPES protocol.record_runs.RUN_RECORDS shard.verification._OPEN_MAX
-        store.segments._OPEN_FILES_MAX upstream.log_reader._MESSAGES_AT_ONCE
+        store.damage._KNOWN_MAX store.segments._OPEN_FILES_MAX upstream.log_reader._MESSAGES_AT_ONCE
         upstream.log_reader._HOLE_MAX upstream.native_producer._EVENTS_A_TURN
         upstream.producer._RECORDS_MAX upstream.read_topic._MESSAGES_AT_ONCE
         upstream.topic_tailer._MESSAGES_AT_ONCE
     """,
     "Logs of earlier releases are folded by it.": """
-        virtual.rows.groups._EVERY virtual.producers.PRODUCERS_REMEMBERED
-        virtual.producers._FORGOTTEN_AT_ONCE
+        virtual.rows.groups._EVERY virtual.folds.shares._MOVED_MAX
+        virtual.producers.PRODUCERS_REMEMBERED virtual.producers._FORGOTTEN_AT_ONCE
     """,
 }
 """The reasons, each with the limits that it holds for."""

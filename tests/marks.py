@@ -33,6 +33,8 @@ LONG = (
     r"clients/routes/test_routes.py::test_so_many_queues_and_no_more\[kafka",
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
+    # A Kafka of three nodes: minutes for each fault.
+    r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
     r"faults/test_interleaved.py.*\[kafka",
     r"faults/test_share_groups.py.*\[embedded",
@@ -41,7 +43,8 @@ LONG = (
     r"frameworks/test_connect.py.*\[embedded",
     r"frameworks/test_connect_exactly_once.py.*\[kafka",
     r"frameworks/test_mirror_maker.py.*\[embedded",
-    r"frameworks/test_streams.py.*(\[embedded|restored)",
+    r"frameworks/test_streams.py.*(\[embedded|restored|classic)",
+    r"frameworks/test_streams_tools.py",
     # Spark: its source and sink on Kafka; the README's tour runs each job once.
     r"spark/test_(delays|routes|security).py",
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
@@ -49,6 +52,8 @@ LONG = (
     r"spark/test_(spark|transactions).py.*\[embedded",
     # One way of slicing serves all requests that list topics.
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",
+    # A coordinator's rules, which do not depend on where its log is.
+    r"kafka/groups/test_streams_groups_like_kafka.py::test_(?!internal).*\[kafka",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )
@@ -65,8 +70,10 @@ OUTSIDE = (
     "clients/topics/test_compaction.py::test_kcat", "clients/topics/test_documented_tools.py",
     "clients/topics/test_kafka_tools.py", "clients/transactions/test_delayed_end.py",
     "clients/transactions/test_java_transactions.py", "deploy/", "docker/", "examples/",
-    "faults/test_backup.py", "faults/test_exactly_once.py", "faults/test_full_disk.py",
-    "faults/power/", "faults/test_share_groups.py", "frameworks/",
+    "faults/brokers/", "faults/test_backup.py", "faults/test_exactly_once.py",
+    "faults/test_full_disk.py", "faults/power/", "faults/test_share_groups.py", "frameworks/",
+    "hung_disk/", "network/test_faults.py", "network/test_part_of_kafka.py",
+    "network/test_workloads.py",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "security/test_certificates.py", "spark/",
     "tools/test_security_page.py",

@@ -26,6 +26,7 @@ from tests.harness import Served, free_port, served
 from tests.wire import Wire
 
 ISSUER, AUDIENCE = "https://issuer.example", "kproxy"
+PARTNER, PARTNERS_AUDIENCE = "https://partner.example", "queues"
 PASSWORD = 'p=,ä "x'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LOGINS = (*MECHANISMS, "OAUTHBEARER", "certificate")
@@ -92,6 +93,7 @@ class Site:
         self.authority = Authority(directory / "certificates")
         self.carls = self.authority.issue("carl", "carl", common_name="carl")
         self.issuer = Issuer(directory / "issuer")
+        self.partner = Issuer(directory / "partner")
         first = free_port(len(self.NAMES) * workers)
         self.port = {name: first + number * workers for number, name in enumerate(self.NAMES)}
         self.config = directory / "kproxy.toml"
@@ -106,6 +108,11 @@ class Site:
         oauth_jwks = "{self.issuer.path}"
         oauth_issuer = "{ISSUER}"
         oauth_audience = "{AUDIENCE}"
+        [[listeners.oauth_issuers]]
+        issuer = "{PARTNER}"
+        jwks = "{self.partner.path}"
+        audience = "{PARTNERS_AUDIENCE}"
+        principal_prefix = "partner-"
         """
         rules = "principal_rules = ['RULE:^CN=(.*?),.*$/$1/L', 'DEFAULT']"
         kinds = {

@@ -28,7 +28,7 @@ _WITHIN_S = 60
 
 _HEAD = struct.Struct(">hhih")
 _LIMITS = struct.Struct(">iiiiiibb")
-_PART = struct.Struct(">B16sBiB")
+_PART = struct.Struct(">B16sBi")
 _RANGE = struct.Struct(">qq")
 _ACQUIRED = struct.Struct(">qqhB")
 _CODE = struct.Struct(">h")
@@ -147,8 +147,8 @@ class Member:
 
     def _topic(self, held: Sequence[Range]) -> bytes:
         said = [_RANGE.pack(*one) + b"\2\1\0" for one in held]  # one type, ACCEPT; no tags
-        head = _PART.pack(2, self.at.topic_id, 2, 0, len(said) + 1)
-        return b"".join((head, *said, b"\0\0"))
+        head = _PART.pack(2, self.at.topic_id, 2, 0)
+        return b"".join((head, uvarint(len(said) + 1), *said, b"\0\0"))
 
     def _send(self, key: int, body: bytes) -> None:
         head = _HEAD.pack(key, VERSION, self._session, len(_CLIENT_ID)) + _CLIENT_ID

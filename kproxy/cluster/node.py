@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import anyio
 import structlog
@@ -15,6 +16,7 @@ from kproxy.cluster.catalogue.reload import CatalogueReload
 from kproxy.cluster.command_router import CommandRouter
 from kproxy.cluster.map_records import MapRecordGuard
 from kproxy.cluster.owned_shards import OwnedShards
+from kproxy.cluster.rebuild import wipe
 from kproxy.cluster.remote_cleanup import RemoteQueueCleanup
 from kproxy.common.errors import CannotStart
 from kproxy.common.progress import Progress
@@ -23,6 +25,7 @@ from kproxy.log.disk_space import DiskSpace
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace, slices
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import on_disk
 from kproxy.metadata.cluster_map import (
     BadMap,
     ClusterMap,
@@ -35,7 +38,7 @@ from kproxy.metadata.cluster_map import (
 from kproxy.metadata.cluster_view import check_identity, new_cluster_id
 from kproxy.metadata.levels import Level
 from kproxy.protocol.responses import Broker
-from kproxy.store.rocks import RocksKv
+from kproxy.store.rocks import RocksKv, RowsFailed
 from kproxy.upstream.link import CALL, DataLink
 from kproxy.upstream.settings import Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
@@ -51,6 +54,19 @@ _KEPT_SHARE = 0.9  # the part of the time that tombstones are kept: clocks of ma
 _RECORDS = 200  # records of the queues topic, taken in in one piece
 # The part of the memory for rows: a worker looks up mostly what it serves itself
 _CATALOGUE_SHARE = 2
+_DAMAGED = "DAMAGED"
+"""A file beside rows that are not used any more."""
+
+
+def _catalogue_rows(path: Path, cache_bytes: int) -> RocksKv:
+    """Open the catalogue's rows; empty ones where they are damaged: the topic has all of it."""
+    if not (path / _DAMAGED).exists():
+        try:
+            return RocksKv(path, cache_bytes)
+        except RowsFailed as error:
+            _log.warning("catalogue_damaged", reason=str(error))
+    wipe(path)
+    return RocksKv(path, cache_bytes)
 
 
 class ClusterNode:
@@ -74,7 +90,8 @@ class ClusterNode:
         self.shards = OwnedShards(config.shards, config.data_dir)
         self.disk_space = DiskSpace(config.data_dir, config.disk_free_bytes_min)
         self.disk_space.look()  # opening writes, too
-        self.rows = RocksKv(config.data_dir / "queues", config.rows_cache_bytes // _CATALOGUE_SHARE)
+        cached = config.rows_cache_bytes // _CATALOGUE_SHARE
+        self.rows = _catalogue_rows(config.data_dir / "queues", cached)
         self.cache = CatalogueCache(self.rows, config.shards, self.shards.serving)
         kept_ms = int(kept_ms * _KEPT_SHARE)
         if self.cache.has_missed(self.clock.now_ms(), kept_ms):
@@ -250,9 +267,14 @@ class ClusterNode:
         flushed_at = self.clock.monotonic()
         while True:
             await pulse(_FLUSH_LOOK_S)
+            await on_disk(self.disk_space.look)  # no shard may be served here
+            if kv.damage.seen:
+                await on_disk((self.config.data_dir / "queues" / _DAMAGED).touch)
+                self.fail("its catalogue is damaged on the disk: the next start reads it again")
+                return
             if kv.unflushed_bytes() > most or self.clock.monotonic() - flushed_at > _FLUSH_S:
                 kv.begin_flush()
-                await to_thread.run_sync(kv.finish_flush)
+                await on_disk(kv.finish_flush)
                 flushed_at = self.clock.monotonic()
 
     async def close(self) -> None:

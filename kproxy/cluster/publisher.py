@@ -125,11 +125,13 @@ class Publisher:
             await to_thread.run_sync(writer.close)
 
     def _changed(self) -> int:
-        """Return the number of rows to be published, without a lone claim, which the log
-        still has.
+        """Return the number of rows to be published, without a lone claim and what rows of
+        writers say, which the log still has.
         """
-        unpublished = self._shard.state.unpublished or set()
-        return len(unpublished) - (rows.TERM_KEY in unpublished)
+        state = self._shard.state
+        unpublished = state.unpublished or set()
+        lone = (rows.TERM_KEY in unpublished) + state.writers.unpublished(unpublished)
+        return len(unpublished) - lone
 
     def _due(self) -> bool:
         changed = self._changed()

@@ -12,10 +12,15 @@ the log still holds every live batch. A rebuild has three steps:
    something: the worker refuses to serve the shard (`NotRebuilt`).
 
 From X on the fold goes on as always. A copy without a checkpoint row is unfinished, and discarded.
+
+If the cluster has lost the end of the log from M on, and rows were published as of a later X, the
+rows do not know the envelopes that lie between M and X now. The rebuild passes over them, and puts
+the end of each partition to where the log's batches end (`cluster.lost_end`).
 """
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -24,25 +29,29 @@ import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
+from kproxy.cluster import lost_end
+from kproxy.cluster.log_prefix import marked
+from kproxy.cluster.lost_end import LostEnd, NotRebuilt
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.log.weight import weight
 from kproxy.loop.allocator import give_back
 from kproxy.loop.pace import Pace
-from kproxy.loop.threads import Stop, stoppable
+from kproxy.loop.threads import Stop, on_disk, stoppable
 from kproxy.shard.shard import Shard
 from kproxy.store import files
 from kproxy.upstream.link import LogListenerBase
 from kproxy.upstream.log_reader import Records
 from kproxy.upstream.read_topic import read_to_end
 from kproxy.virtual import snapshot
-from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.counts import counted
 from kproxy.virtual.folds.carried import SEVERAL
 from kproxy.virtual.reindex import Reindex, RowsDisagree
 from kproxy.virtual.rows.queues import COMPARE_KEY
 from kproxy.virtual.snapshot import AS_OF_KEY, decode_as_of
+from kproxy.virtual.types import PartitionKey
 
 _log = structlog.get_logger()
 
@@ -51,8 +60,16 @@ _RECORDS = 200  # records of the log in one piece; or partitions that markers na
 _REBUILDING = 4  # a worker that begins with nothing rebuilds several shards at a time
 
 
-class NotRebuilt(Exception):
-    """The shard cannot be made from what is published and what the log holds: not served."""
+class LogTooShort(Exception):
+    """The log ends before what the rows were published as of: the cluster has lost records."""
+
+    def __init__(self, end: int, as_of: int) -> None:
+        super().__init__(f"rows were published as of log offset {as_of}, but the log ends at {end}")
+        self.end, self.as_of = end, as_of
+
+
+class LogFilled(LogTooShort):
+    """The log is long enough again, with marks in the place of the lost records."""
 
 
 def wipe(directory: Path) -> None:
@@ -84,8 +101,14 @@ def _flush_due(shard: Shard, config: Config) -> bool:
 class _Below(LogListenerBase):
     """A reader of the log from its start to before X, where the published rows stand."""
 
-    def __init__(self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int) -> None:
+    def __init__(
+        self, shard: Shard, start: int, as_of: int, config: Config, now_ms: int,
+        lost: LostEnd | None,
+    ) -> None:  # fmt: skip
         self._shard = shard
+        self._lost = range(0) if lost is None else range(lost.start, lost.end)
+        self.marked = as_of  # from where on a mark says that the log was lost
+        self.rolled_back: dict[PartitionKey, tuple[int, int]] | None = None if lost is None else {}
         self.next_offset = start
         self._as_of = as_of
         self._config = config
@@ -113,27 +136,36 @@ class _Below(LogListenerBase):
         for some in pieces(records):
             if self.done.is_set():
                 return
-            self._take_some(some)
+            await self._take_some(some)
             await pace.step()
 
-    def _take_some(self, records: Records) -> None:
+    async def _take_some(self, records: Records) -> None:
         batch = [envelope for _, envelope in records]
-        places = self._shard.segments.append(self.next_offset, batch, self._config.segment_bytes)
+        segments, segment_bytes = self._shard.segments, self._config.segment_bytes
+        append = partial(segments.append, self.next_offset, batch, segment_bytes)
+        places = await on_disk(append) if segments.may_hang(segment_bytes) else append()
+        if self.done.is_set():
+            return
         for (log_offset, envelope), place in zip(records, places, strict=True):
-            self._reindex.apply(log_offset, envelope, place)
+            if log_offset in self._lost:
+                self._reindex.void(log_offset, envelope)
+            else:
+                self._reindex.apply(log_offset, envelope, place)
+            if envelope.kind == Kind.FOREIGN:
+                self.marked = min(self.marked, marked(envelope))
         self._shard.kv.write(self._shard.state.drain())
         self.next_offset, self._last = self.next_offset + len(batch), batch[-1]
 
     async def _flush_if_due(self) -> None:
         if _flush_due(self._shard, self._config):
             self._shard.kv.begin_flush()
-            await to_thread.run_sync(self._shard.kv.finish_flush)
+            await on_disk(self._shard.kv.finish_flush)
 
     async def finish(self) -> None:
         """Finish after the last record: from here on the fold goes on."""
         shard = self._shard
         try:
-            for _ in self._reindex.finish():
+            for _ in self._reindex.finish(self.rolled_back):
                 shard.kv.write(shard.state.drain())
                 await self._flush_if_due()
                 await checkpoint()
@@ -153,30 +185,28 @@ class _Below(LogListenerBase):
         self._finish(KafkaError(Code.NOT_LEADER_OR_FOLLOWER, reason))
 
 
-async def rebuild(shard: Shard, services: ShardServices) -> None:
+async def rebuild(shard: Shard, services: ShardServices, lost: LostEnd | None = None) -> None:
     """Fill an empty shard up to the log offset that the published rows stand for.
 
     Rows go to disk as they come, for memory to be bounded; those without a checkpoint are no copy.
+    `lost`: what the cluster has lost of the log; what the rows know of it is added.
 
-    Raises NotRebuilt; KafkaError where the log was trimmed meanwhile, or the cluster is away: wipe
-    and try again.
+    Raises NotRebuilt, LogTooShort; KafkaError where the log was trimmed meanwhile, or the cluster
+    is away: wipe and try again.
     """
     index, link = shard.shard, services.link
     start = await link.start(index)  # asked first: when rows are read, nothing is live before it
     as_of = await _read_rows(shard, services)
     end = await link.end(index)
     if as_of > end:
-        raise NotRebuilt(
-            f"its rows were published as of log offset {as_of}, but the log ends at {end}: the"
-            " cluster has lost records (an unclean leader election, or a topic made anew)"
-        )
+        raise LogTooShort(end, as_of)
     if as_of < start:
         raise KafkaError(
             Code.NOT_LEADER_OR_FOLLOWER,
             f"the log begins at {start}, but its rows were published as of {as_of} only",
         )
     shard.segments.start(start)
-    below = _Below(shard, start, as_of, services.config, services.clock.now_ms())
+    below = _Below(shard, start, as_of, services.config, services.clock.now_ms(), lost)
     if start == as_of:
         await below.finish()
     else:
@@ -186,8 +216,12 @@ async def rebuild(shard: Shard, services: ShardServices) -> None:
         "shard_rebuilding", as_of - start, lambda: below.next_offset - start, shard=index
     ):
         await below.done.wait()
+    if isinstance(below.error, NotRebuilt) and lost is None and below.marked < as_of:
+        raise LogFilled(below.marked, as_of)
     if below.error is not None:
         raise below.error
+    if lost is not None and below.rolled_back:
+        lost_end.add(shard, lost, below.rolled_back, services)
     # The memory that the client library and RocksDB needed for it
     await to_thread.run_sync(give_back)
     _log.info("shard_rebuilt", shard=index, log_start=start, rows_as_of=as_of, log_end=end)

@@ -5,7 +5,8 @@ workers may believe for a while that they have it. The shard's log decides inste
 
 1. **Open.** The owner checks that the local copy is a prefix of the log: the log still has the
    copy's last envelope at its place. Otherwise it discards the copy and rebuilds it
-   (`cluster.rebuild`).
+   (`cluster.rebuild`). It reports records that the cluster has lost, and repairs the log
+   (`cluster.lost_end`).
 2. **Catch up.** It folds the log to its end.
 3. **Claim.** It appends a CLAIM envelope. When it folds its own CLAIM it has folded everything
    before it, and it serves the shard. The claim's log offset is the owner's epoch.
@@ -28,29 +29,30 @@ from time import monotonic
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from kproxy.cluster import lost_end
+from kproxy.cluster.log_prefix import is_prefix, lost_part, probe, unplaced_mark
+from kproxy.cluster.lost_end import LostEnd, NotRebuilt
 from kproxy.cluster.publisher import Publisher, admitted
-from kproxy.cluster.rebuild import NotRebuilt, rebuild, wipe
+from kproxy.cluster.rebuild import LogFilled, LogTooShort, rebuild, wipe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import KafkaError, first_of
 from kproxy.log.base import Deliver
 from kproxy.log.sequencer import LogChanged
 from kproxy.log.shared import SharedLog
-from kproxy.loop.threads import Stop, Stopped, stoppable
+from kproxy.loop.threads import Stop, Stopped, on_disk, stoppable
 from kproxy.shard.compactor import Compactor
 from kproxy.shard.expiry.idle_queues import IdleExpiry
 from kproxy.shard.housekeeper import Housekeeper
 from kproxy.shard.producer_expiry import ProducerExpiry
 from kproxy.shard.retention import Retention
 from kproxy.shard.shard import Shard
-from kproxy.store.rocks import RocksKv, RowsFailed
+from kproxy.store.rocks import RocksKv, RowsDamaged, RowsFailed
 from kproxy.store.segments import DamagedLog, LogFailed, Segments
-from kproxy.upstream.link import LogListenerBase
-from kproxy.upstream.log_reader import Records
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.shards import Claim
+from kproxy.virtual.fold import PASSED
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import published_key
@@ -65,23 +67,6 @@ _CLAIM_AGAIN_S = 0.5
 _PERIOD_S = 1.0
 
 
-class _LastRecord(LogListenerBase):
-    """A reader of one record, to hold it against the local copy."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-        self.envelope: Envelope | None = None
-        self.done = anyio.Event()
-
-    async def was_read(self, records: Records) -> None:
-        if not self.done.is_set():
-            self.envelope = dict(records).get(self._offset)
-            self.done.set()
-
-    def lost(self, reason: str) -> None:
-        self.done.set()
-
-
 def _let_go(shard: Shard | None) -> None:
     """Close a local copy that was opened for nobody any more."""
     if shard is not None:
@@ -92,7 +77,7 @@ class ShardOwner:
     """A task that holds one shard until cancelled."""
 
     def __init__(self, index: int, shards: int, directory: Path, services: ShardServices) -> None:
-        self.index = self._index = index
+        self.index = index
         self._shards = shards
         self._directory = directory
         self._services = services
@@ -102,6 +87,8 @@ class ShardOwner:
         self.phase = "waiting"  # as `worker.standing.PHASES` has them
         self._unserved_since = 0.0
         self._failures = 0  # since it was served
+        self._changed: LogChanged | None = None  # under the local copy
+        self._lost: LostEnd | None = None  # a loss of the log to be repaired
         self._claimed_by_other = anyio.Event()
         self._handed_over: Callable[[], None] | None = None
         self._foreign = 0
@@ -124,19 +111,24 @@ class ShardOwner:
             try:
                 await self._hold_once()
             except* LogChanged as group:
-                _log.warning("shard_log_changed", shard=self._index, reason=str(first_of(group)))
+                changed = first_of(group)
+                assert isinstance(changed, LogChanged)
+                _log.warning("shard_log_changed", shard=self.index, reason=str(changed))
+                self._changed = changed
+            except* RowsDamaged as group:
+                _log.warning("local_copy_damaged", shard=self.index, reason=str(first_of(group)))
                 wait_s = await self._wiped()
             except* KafkaError as group:
-                _log.warning("shard_not_served", shard=self._index, reason=str(first_of(group)))
+                _log.warning("shard_not_served", shard=self.index, reason=str(first_of(group)))
             except* NotRebuilt as group:
                 wait_s = self._later()
-                _log.error("shard_refused", shard=self._index, reason=str(first_of(group)))
+                _log.error("shard_refused", shard=self.index, reason=str(first_of(group)))
             except* (RowsFailed, LogFailed, OSError) as group:
                 wait_s = self._later()
-                _log.error("shard_not_stored", shard=self._index, reason=str(first_of(group)))
+                _log.error("shard_not_stored", shard=self.index, reason=str(first_of(group)))
             except* Exception:
                 wait_s = self._later()  # the other shards go on
-                _log.exception("shard_failed", shard=self._index)
+                _log.exception("shard_failed", shard=self.index)
             self.phase = "waiting"
             await anyio.sleep(wait_s)
 
@@ -149,9 +141,9 @@ class ShardOwner:
     async def _wiped(self) -> float:
         """Remove the local copy; seconds to wait then."""
         try:
-            await to_thread.run_sync(wipe, self._directory)
+            await on_disk(partial(wipe, self._directory))
         except OSError as error:
-            _log.error("shard_not_stored", shard=self._index, reason=str(error))
+            _log.error("shard_not_stored", shard=self.index, reason=str(error))
             return self._later()
         return _AGAIN_S
 
@@ -162,14 +154,14 @@ class ShardOwner:
         try:
             await self._follow(shard)
         finally:
-            self._services.link.forget(self._index)
+            self._services.link.forget(self.index)
             self._stop_serving(shard)
             self.held = self.publisher = None
             shard.tasks = None
             shard.log.close()
             shard.kv.shut()
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(shard.close)
+                await on_disk(shard.close)
 
     # -- the local copy
 
@@ -178,39 +170,80 @@ class ShardOwner:
         shard = await stoppable(self._open_local, _let_go)
         if shard is not None:
             try:
-                if await self._is_prefix(shard):
+                if self._changed is None and await is_prefix(shard, self._services.link):
+                    return shard
+                if await self._note_lost(shard):
                     return shard
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(shard.close)
+                    await on_disk(shard.close)
                 raise
-            await to_thread.run_sync(shard.close)
-            _log.warning("local_copy_discarded", shard=self._index)
-        await to_thread.run_sync(wipe, self._directory)
-        shard = await to_thread.run_sync(self._new)
+            await on_disk(shard.close)
+            _log.warning("local_copy_discarded", shard=self.index)
+        while True:
+            try:
+                return await self._rebuilt()
+            except LogFilled as error:
+                self._lost = LostEnd(error.end, error.as_of)
+            except LogTooShort as error:
+                await self._note_too_short(error)
+
+    async def _note_lost(self, shard: Shard) -> bool:
+        """Say what the log has lost of a local copy, and fill it: the copy may be discarded then.
+
+        Return whether the copy is a prefix after all. Raises KafkaError, NotRebuilt.
+        """
+        changed, link = self._changed, self._services.link
+        part = await lost_part(shard, link, None if changed is None else changed.at)
+        if part is not None:
+            lost, records = await on_disk(partial(lost_end.look, shard, *part))
+            self._lost = await lost_end.repair(self.index, lost, records, self._services)
+        elif changed is not None and changed.at is not None and await is_prefix(shard, link):
+            self._changed = None
+            return True
+        return False
+
+    async def _note_too_short(self, error: LogTooShort) -> None:
+        """Do so where there is no copy: the published rows know of more than the log has."""
+        end = await probe(self._services.link, self.index, unplaced_mark())
+        if end < error.as_of:
+            lost = LostEnd(min(end, error.end), error.as_of)
+            self._lost = await lost_end.repair(self.index, lost, [], self._services)
+        else:
+            await anyio.sleep(_AGAIN_S)
+
+    async def _rebuilt(self) -> Shard:
+        """Return the shard with a local copy made anew."""
+        await on_disk(partial(wipe, self._directory))
+        self._changed = None
+        shard = await on_disk(self._new)
         self.phase = "rebuilding"
         try:
-            await rebuild(shard, self._services)
+            await rebuild(shard, self._services, self._lost)
         except BaseException:
-            self._services.link.forget(self._index)
+            self._services.link.forget(self.index)
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(shard.close)
-                await to_thread.run_sync(wipe, self._directory)
+                await on_disk(shard.close)
+                await on_disk(partial(wipe, self._directory))
             raise
         return shard
 
     def _open_local(self, stop: Stop) -> Shard | None:
         if not (self._directory / "rows").exists():
             return None
-        shard = self._new()
-        if shard.unfinished:
-            _log.warning("local_copy_unfinished", shard=self._index)
-            shard.close()
+        try:
+            shard = self._new()
+        except RowsFailed as error:
+            _log.warning("local_copy_damaged", shard=self.index, reason=str(error))
             return None
         try:
+            if shard.unfinished:
+                _log.warning("local_copy_unfinished", shard=self.index)
+                shard.close()
+                return None
             shard.recover(stop.check)
         except (DamagedLog, RowsFailed) as error:
-            _log.warning("local_copy_damaged", shard=self._index, reason=str(error))
+            _log.warning("local_copy_damaged", shard=self.index, reason=str(error))
             shard.close()
             return None
         except Stopped:
@@ -220,12 +253,13 @@ class ShardOwner:
 
     def _new(self) -> Shard:
         config, directory = self._services.config, self._directory
-        segments = Segments(directory / "log", marked=True)
+        segments = Segments(directory / "log", marked=True, clock=self._services.clock)
+        segments.damage.counters = self._services.counters
         disk_space = self._services.disk_space
 
         def log(deliver: Deliver) -> SharedLog:
             return SharedLog(
-                self._index,
+                self.index,
                 segments,
                 deliver,
                 self._services.link,
@@ -235,7 +269,7 @@ class ShardOwner:
             )
 
         shard = Shard(
-            shard=ShardId(self._index),
+            shard=ShardId(self.index),
             shards=self._shards,
             kv=RocksKv(directory / "rows", max(1 << 20, config.rows_cache_bytes // self._shards)),
             segments=segments,
@@ -246,31 +280,16 @@ class ShardOwner:
             level=self._services.level,
         )
         shard.serving = False
-        unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
-        shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        shard.kv.damage.counters = self._services.counters
+        try:
+            unpublished = shard.kv.scan(*RowKind.UNPUBLISHED.range())
+            shard.state.unpublished = {published_key(key) for key, _ in unpublished}
+        except RowsDamaged:
+            shard.close()  # it is made again
+            raise
         assert isinstance(shard.log, SharedLog)
         shard.log.admitted = partial(admitted, shard.state, config)
         return shard
-
-    async def _is_prefix(self, shard: Shard) -> bool:
-        """Whether the log still has the copy's last envelope where the copy has it.
-
-        Raises KafkaError where the cluster does not say.
-        """
-        here = shard.applied_through
-        link = self._services.link
-        if not here.next_offset:
-            return await link.start(self._index) == 0
-        last = here.next_offset - 1
-        if not await link.start(self._index) <= last < await link.end(self._index):
-            return False
-        record = _LastRecord(last)
-        link.follow(self._index, record)
-        link.read(self._index, last, last + 1)
-        await record.done.wait()
-        link.forget(self._index)
-        there = record.envelope
-        return there is not None and shard.ends_with(there)
 
     # -- following and serving
 
@@ -278,12 +297,15 @@ class ShardOwner:
         log = shard.log
         assert isinstance(log, SharedLog)
         shard.on_command = partial(self._applied, shard)
-        self._services.link.follow(self._index, log)
+        self._services.link.follow(self.index, log)
         async with anyio.create_task_group() as tasks:
             shard.tasks, self.held = tasks, shard
             self.phase = "catching_up"
             tasks.start_soon(log.run)
             await self._catch_up(log)
+            if self._lost is not None:
+                await lost_end.make_up(shard, self._lost)
+                self._lost = None
             self.phase = "claiming"
             self._housekeep(shard, tasks)
             try:
@@ -319,19 +341,22 @@ class ShardOwner:
 
     async def _catch_up(self, log: SharedLog) -> None:
         """Fold what others wrote."""
-        first, end = log.next_offset, await self._services.link.end(self._index)
+        first, end = log.next_offset, await self._services.link.end(self.index)
         async with self._services.progress.of(
-            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self._index
+            "shard_catching_up", end - first, lambda: log.next_offset - first, shard=self.index
         ):
             await log.catch_up(end)
 
     def _applied(self, shard: Shard, log_offset: int, envelope: Envelope, outcome: Outcome) -> None:
+        if outcome is PASSED:
+            return  # its first copy was decided, and answered
         if envelope.kind == Kind.CLAIM:
             if envelope.writer != self._services.link.writer:
                 self._stop_serving(shard)  # the other owner answers the commands behind it
                 self._claimed_by_other.set()
         elif envelope.kind == Kind.FOREIGN:
-            self._saw_foreign()
+            if not envelope.writer:  # not a mark of ours
+                self._saw_foreign()
         elif shard.serving:
             self._services.command_router.applied(shard, log_offset, envelope, outcome)
         else:
@@ -347,7 +372,7 @@ class ShardOwner:
     def _report_foreign(self) -> None:
         self._saying = False
         _log.warning(
-            "foreign_records_skipped", shard=self._index, records=self._foreign,
+            "foreign_records_skipped", shard=self.index, records=self._foreign,
             topic=self._services.upstream.data,
         )  # fmt: skip
 
@@ -358,17 +383,17 @@ class ShardOwner:
         self._failures = 0
         took = monotonic() - self._unserved_since
         self._services.counters.takeover_seconds.observe(took)
-        self._services.announce(self._index, claim)
+        self._services.announce(self.index, claim)
         self._services.command_router.take_up(shard)
-        _log.info("shard_served", shard=self._index, claim=claim)
+        _log.info("shard_served", shard=self.index, claim=claim)
 
     def _stop_serving(self, shard: Shard) -> None:
         if shard.serving:
             shard.serving = False
             self.shard, self.phase = None, "claiming"
             self._unserved_since = monotonic()
-            self._services.command_router.left(self._index)
+            self._services.command_router.left(self.index)
             shard.watchers.wake_all()
-            _log.info("shard_left", shard=self._index)
+            _log.info("shard_left", shard=self.index)
             if self._handed_over is not None:
                 self._handed_over()

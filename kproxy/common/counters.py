@@ -169,6 +169,12 @@ class Counters:
         (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
         "seconds from the assignment of a shard, or its loss, until it is served",
     )
+    log_lost: Counter[str] = _by(
+        "shard", "log offsets of the data topic that the cluster has lost: the event log_lost"
+    )
+    records_lost: Counter[str] = _by(
+        "shard", "offsets of queues that the cluster has lost: the event records_lost has them"
+    )
     dead_letters: int = _total("records that went into dead-letter queues")
     dead_letters_blocked: int = _total("times that dead letters had to wait for their queue")
     dead_letters_dropped: int = _total("dead letters whose queue, or that it gets any, is gone")
@@ -180,6 +186,13 @@ class Counters:
     share_released: int = _total("records that members of share groups gave back")
     share_rejected: int = _total("records that members of share groups rejected")
     share_timed_out: int = _total("records that members of share groups held for too long")
+    share_lookaheads_shortened: int = _total(
+        "share partitions where lanes were looked for among fewer records than the group wants, as"
+        " share_lanes_bytes_max was reached; the order within a lane stays"
+    )
+    share_lanes_unread: int = _total(
+        "records of batches that could not be read: all in the lane of records that say none"
+    )
     share_archived: Counter[str] = _by(
         "cause",
         "records that nobody is given any more: rejected; delivery_limit, given as often as may be;"
@@ -210,6 +223,10 @@ class Counters:
     expired_at_once: int = _total(
         "records that were taken and are older than their queue's retention.ms keeps them:"
         " retention takes them at its next look"
+    )
+    batches_damaged: int = _total(
+        "reads of a batch, or of rows, that were not what had been written, or that the disk did"
+        " not give"
     )
     not_compacted: int = _total("partitions with a batch that cannot be read")
     producers_forgotten: int = _total(

@@ -90,3 +90,35 @@ class ShareGroupsConfig(Section, title="Share groups (KIP-932)"):
     errors_deadletterqueue_auto_create_topics_enable: bool = setting(
         False, "create a dead-letter queue at its first record"
     )
+
+
+class StreamsGroupsConfig(Section, title="Streams groups (KIP-1071)"):
+    """Groups of Kafka Streams' own protocol."""
+
+    NAMES_ARE_KAFKAS: ClassVar = True
+
+    group_streams_max_size: Count = setting(10_000, "members of one streams group")
+    group_streams_session_timeout_ms: Ms = setting(
+        45_000, "session of a member of a streams group (KIP-1071)"
+    )
+    group_streams_min_session_timeout_ms: Ms = setting(45_000, _SHORTEST)
+    group_streams_max_session_timeout_ms: Ms = setting(60_000, _LONGEST)
+    group_streams_heartbeat_interval_ms: Ms = setting(
+        5000, "time between heartbeats of a streams group's members"
+    )
+    group_streams_min_heartbeat_interval_ms: Ms = setting(5000, _SHORTEST)
+    group_streams_max_heartbeat_interval_ms: Ms = setting(15_000, _LONGEST)
+    group_streams_assignment_interval_ms: NonNegativeInt = setting(
+        1000, "least time between two assignments of a streams group"
+    )
+    group_streams_min_assignment_interval_ms: NonNegativeInt = setting(0, _SHORTEST)
+    group_streams_max_assignment_interval_ms: NonNegativeInt = setting(15_000, _LONGEST)
+    group_streams_num_standby_replicas: NonNegativeInt = setting(
+        0, "standby tasks for each task that has state"
+    )
+    group_streams_max_standby_replicas: NonNegativeInt = setting(
+        2, "greatest number of them that a group may set"
+    )
+    group_streams_initial_rebalance_delay_ms: NonNegativeInt = setting(
+        3000, "wait for more members before the first assignment of a streams group"
+    )

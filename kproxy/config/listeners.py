@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from kproxy.config.issuers import ISSUERS_MAX, OauthIssuer, check_issuer
+
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
@@ -67,6 +69,9 @@ class ListenerConfig(BaseModel):
         "scope", description="the claim of scopes: a text with spaces between, or a list"
     )
     oauth_scopes: tuple[str, ...] = Field((), description="scopes that a token must all have")
+    oauth_issuers: tuple[OauthIssuer, ...] = Field(
+        (), description="more issuers, or all of them: tables of the settings below"
+    )
 
     @property
     def tls(self) -> bool:
@@ -135,26 +140,37 @@ class ListenerConfig(BaseModel):
         if self.sasl_mechanisms and not self.sasl:
             raise ValueError(f"{self.protocol} has no use for sasl_mechanisms")
         oauth = {name: getattr(self, name) for name in _OAUTH}
-        if OAUTHBEARER in self.sasl_mechanisms:
+        own = any(oauth.values()) or not self.model_fields_set.isdisjoint(_OAUTH_CLAIMS)
+        if OAUTHBEARER not in self.sasl_mechanisms:
+            if own or self.oauth_issuers:
+                raise ValueError("oauth_… are for OAUTHBEARER: name it in sasl_mechanisms")
+            return self
+        if own or not self.oauth_issuers:
             for name, value in oauth.items():
                 if not value:
                     raise ValueError(f"OAUTHBEARER needs {name}")
-            jwks = str(self.oauth_jwks)
-            if "://" in jwks and not jwks.startswith("https://"):
-                raise ValueError("oauth_jwks is a file or an https address")
-            for claim in (self.oauth_principal_claim, self.oauth_scope_claim):
-                if not 0 < len(claim) <= _CLAIM_MAX:
-                    raise ValueError(f"a claim has a name, of {_CLAIM_MAX} characters at most")
-            if len(self.oauth_scopes) > _SCOPES_MAX or not all(self.oauth_scopes):
-                raise ValueError(f"there may be {_SCOPES_MAX} oauth_scopes, and none is empty")
-        elif any(oauth.values()) or not self.model_fields_set.isdisjoint(_OAUTH_CLAIMS):
-            raise ValueError("oauth_… are for OAUTHBEARER: name it in sasl_mechanisms")
+            claims = (self.oauth_principal_claim, self.oauth_scope_claim)
+            check_issuer(str(self.oauth_jwks), claims, self.oauth_scopes)
+        names = [one.issuer for one in self.issuers]
+        if len(names) > ISSUERS_MAX or len(set(names)) < len(names):
+            raise ValueError(f"there may be {ISSUERS_MAX} issuers of tokens, each another one")
         return self
+
+    @property
+    def issuers(self) -> tuple[OauthIssuer, ...]:
+        """The issuers of tokens, the listener's own first."""
+        if self.oauth_issuer is None:
+            return self.oauth_issuers
+        own = OauthIssuer.model_validate({
+            "issuer": self.oauth_issuer, "jwks": self.oauth_jwks, "audience": self.oauth_audience,
+            "principal_claim": self.oauth_principal_claim, "scope_claim": self.oauth_scope_claim,
+            "scopes": self.oauth_scopes,
+        })  # fmt: skip
+        return (own, *self.oauth_issuers)
 
 
 _OAUTH = ("oauth_jwks", "oauth_issuer", "oauth_audience")
 _OAUTH_CLAIMS = ("oauth_principal_claim", "oauth_scope_claim", "oauth_scopes")
-_CLAIM_MAX, _SCOPES_MAX = 256, 50
 
 
 def _bracketed(host: str) -> str:

@@ -157,6 +157,9 @@ class LimitsConfig(Section, title="Limits"):
         1_000_000, "partitions kept in all fetch sessions together"
     )
     share_sessions_max: Count = setting(2000, "share sessions kept")
+    share_lanes_bytes_max: Bytes = setting(
+        mib(256), "memory for lanes of share groups; where it is full they look less far ahead"
+    )
     frame_bytes_max: CommitBytes = setting(
         mib(100),
         "largest request accepted, 1 GiB at most",

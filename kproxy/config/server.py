@@ -14,7 +14,7 @@ from pydantic import ByteSize, ConfigDict, ValidationError, model_validator
 
 from kproxy.common.errors import BadConfig
 from kproxy.config import sections
-from kproxy.config.groups import ConsumerGroupsConfig, ShareGroupsConfig
+from kproxy.config.groups import ConsumerGroupsConfig, ShareGroupsConfig, StreamsGroupsConfig
 from kproxy.config.listeners import ListenerConfig, split_address, together
 from kproxy.config.security import SecurityConfig
 from kproxy.config.setting import Section
@@ -37,7 +37,7 @@ class BrokerSetting(NamedTuple):
 class Config(
     sections.NetworkConfig, sections.StorageConfig, sections.ClusterConfig, sections.QueuesConfig,
     sections.LimitsConfig, SecurityConfig, sections.ClassicConfig, ConsumerGroupsConfig,
-    ShareGroupsConfig, sections.ProducersConfig, sections.MetricsConfig,
+    ShareGroupsConfig, StreamsGroupsConfig, sections.ProducersConfig, sections.MetricsConfig,
 ):  # fmt: skip
     """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
 

@@ -79,7 +79,7 @@ def make(
     for one, look in zip(plans, look_ms, strict=True):
         try:
             made.append(_Delivery(segments, one, now_ms, most, wait=wait).envelope(look))
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, ValueError) as error:
             made.append(str(error))
     return made
 
@@ -109,10 +109,11 @@ class _Delivery:
         self._scheduled: list[bytes] = []
         size, full = 0, min(UNPACKED_MAX, most * 3 // 4)
         for last_offset, batch in planned.batches:
-            data = bytearray(batch.length)
-            there = segments.read_into(memoryview(data), batch.segment, batch.position, wait)
+            data = segments.batch(batch.segment, batch.position, batch.length, wait=wait)
+            if data is None:
+                raise Aside
             head = read_header(memoryview(data))
-            if not there or (not wait and head.codec and not head.is_log_append_time):
+            if not wait and head.codec and not head.is_log_append_time:
                 raise Aside
             records = b"" if head.is_log_append_time else unpacked(bytes(data))
             again = self._again(head, data, batch.max_time_ms)

@@ -13,6 +13,7 @@ from kproxy.protocol.batch import read_header
 from kproxy.protocol.record_runs import body_runs
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
+from kproxy.store.damage import DamagedBatch
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.delays import WAITING_BATCHES, hidden, waiting_range
@@ -75,11 +76,10 @@ def _read(
 ) -> tuple[list[dict[str, Any]], Place | None]:
     told: list[dict[str, Any]] = []
     for place, batch in found:
-        data = bytearray(batch.length)
-        segments.read_into(memoryview(data), batch.segment, batch.position, wait=True)
-        header, number = read_header(bytes(data)), 0
+        number = 0
         try:
-            for run in body_runs(header, bytes(data), headers=False):
+            data = bytes(segments.batch(batch.segment, batch.position, batch.length) or b"")
+            for run in body_runs(read_header(data), data, headers=False):
                 for _, due_ms, name, body, _ in run:
                     number += 1
                     if number <= place.told:
@@ -88,6 +88,6 @@ def _read(
                         return told, place._replace(told=number - 1)
                     key = None if name is None else name[:_KEY_BYTES].hex()
                     told.append({"due_ms": due_ms, "key": key, "bytes": len(body)})
-        except Malformed as error:
+        except (Malformed, DamagedBatch) as error:
             told.append({"due_ms": place.due_ms, "key": None, "bytes": 0, "fault": str(error)})
     return told, None

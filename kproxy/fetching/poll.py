@@ -169,14 +169,17 @@ class Poll:
         return seen
 
     def _read(self, followed: FetchPartition, budget: Budget) -> PartitionRead:
-        code = self._locate(followed)
-        if self._unreadable is not None:
-            code = self._unreadable(followed.ident[0]) or code
-        if code:
-            return PartitionRead(followed, code)
-        if followed.settings.expires_idle_ms >= 0:
-            followed.note_used()
-        return plan_read(followed, budget)
+        try:
+            code = self._locate(followed)
+            if self._unreadable is not None:
+                code = self._unreadable(followed.ident[0]) or code
+            if code:
+                return PartitionRead(followed, code)
+            if followed.settings.expires_idle_ms >= 0:
+                followed.note_used()
+            return plan_read(followed, budget)
+        except KafkaError as error:  # its rows are damaged, or closed
+            return PartitionRead(followed, error.code)
 
     def _locate(self, followed: FetchPartition) -> Code:
         """Find the partition that an ident means now; its name may be a new queue's by now.

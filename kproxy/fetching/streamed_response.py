@@ -91,10 +91,13 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
     end = last_stable if committed else high_watermark
     aborted: Sequence[AbortedTransaction] | None = () if committed else None
     batches: list[StoredBatch] = []
-    size = 0
+    code, size, damage = Code.NONE, 0, followed.shard.segments.damage
     if followed.offset < end and (budget.bytes_left > 0 or budget.first):
         limit = min(followed.max_bytes, budget.bytes_left)
         for batch in state.stored_batches(followed.key, followed.offset, end):
+            if damage.seen and damage.at(batch[1], batch[2]):
+                code, end = Code.NONE if batches else Code.CORRUPT_MESSAGE, batch[0]
+                break
             size += batch[3]
             if len(batches) == _BATCHES_AT_ONCE or (size > limit and (batches or not budget.first)):
                 size -= batch[3]
@@ -111,10 +114,10 @@ def plan_read(followed: FetchPartition, budget: Budget) -> PartitionRead:
             budget.batches_left -= len(batches)
             if budget.batches_left <= 0:
                 budget.bytes_left = 0
-        elif not budget.first and budget.bytes_left <= followed.max_bytes:
+        elif not code and not budget.first and budget.bytes_left <= followed.max_bytes:
             budget.bytes_left = 0  # full, but for less than one batch
     return PartitionRead(
-        followed, Code.NONE, high_watermark, last_stable, log_start, batches, size,
+        followed, code, high_watermark, last_stable, log_start, batches, size,
         followed.shard.segments, aborted, end - batches[0][0] if batches else 0,
     )  # fmt: skip
 
@@ -220,7 +223,7 @@ class StreamedResponse:
             raise
 
     async def read(self) -> bytearray | None:
-        """Return the next chunk; None behind the last. Raise EOFError, OSError."""
+        """Return the next chunk; None behind the last. Raise OSError, of which DamagedBatch."""
         for size, texts, reads in self._chunks:
             chunk = bytearray(size)
             for position, text in texts:
@@ -278,10 +281,15 @@ def _chunks(
 
 async def _fill(chunk: bytearray, reads: Sequence[Read]) -> None:
     """Fill in the batches: from the page cache at once, what is not there on another thread."""
-    missing = [run for run in _runs(memoryview(chunk), reads) if not run.read(wait=False)]
-    if missing:
-        await to_thread.run_sync(_read_waiting, missing)
-    for at, base_offset, _, _, length, _ in reads:
+    view = memoryview(chunk)
+    try:
+        missing = [run for run in _runs(view, reads) if not run.read(wait=False)]
+        if missing:
+            await to_thread.run_sync(_read_waiting, missing)
+    except (OSError, EOFError):
+        await to_thread.run_sync(_read_apart, view, reads)
+    for at, base_offset, segment, position, length, segments in reads:
+        segments.check(view[at : at + length], segment, position)
         place(chunk, at, length, base_offset, LEADER_EPOCH)
 
 
@@ -311,6 +319,12 @@ def _runs(view: memoryview, reads: Sequence[Read]) -> Iterator[_Run]:
 
 def _where(read: Read) -> tuple[int, int, int]:
     return id(read[5]), read[2], read[3]
+
+
+def _read_apart(view: memoryview, reads: Sequence[Read]) -> None:
+    """Read one batch after the other, up to the one that cannot be read. Raises DamagedBatch."""
+    for at, _, segment, position, length, segments in reads:
+        view[at : at + length] = segments.batch(segment, position, length) or b""
 
 
 def _read_waiting(runs: list[_Run]) -> None:

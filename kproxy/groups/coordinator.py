@@ -17,11 +17,13 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.groups.assigning.regex import Everybody, Readers
 from kproxy.groups.assigning.subscriptions import SubscriptionResolver
+from kproxy.groups.assigning.task_resolver import TaskResolver
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.groups.model.consumer_group import ConsumerGroup
 from kproxy.groups.model.group import Group
 from kproxy.groups.model.joined import JoinedGroups
 from kproxy.groups.model.share_group import ShareGroup
+from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.requests.migration import downgraded, upgraded
 from kproxy.groups.upkeep.background_log import BackgroundLog
 from kproxy.groups.upkeep.group_deletion import GroupDeletions
@@ -38,15 +40,24 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol.guard import TEXT_BYTES_MAX
 from kproxy.shard.shard import Shard
 from kproxy.virtual.rows import groups as group_rows
-from kproxy.virtual.rows.groups import GroupRow, decode_group
+from kproxy.virtual.rows.groups import TOPOLOGY_ROW, GroupRow, decode_group
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import name_of
 
 _log = structlog.get_logger()
 
 
-def _is_share(group: Group | None, head: GroupRow | None) -> bool:
-    return isinstance(group, ShareGroup) or (head is not None and head.kind == "share")
+_KINDS: dict[str, "type[ConsumerGroup | ShareGroup | StreamsGroup]"]
+_KINDS = {"consumer": ConsumerGroup, "share": ShareGroup, "streams": StreamsGroup}
+_KEPT_EMPTY = ("share", "streams")
+"""The kinds of groups that have more than members."""
+
+
+def _is_other(group: Group | None, head: GroupRow | None) -> bool:
+    """Whether a group takes no members of the classic or the consumer protocol."""
+    if isinstance(group, ShareGroup | StreamsGroup):
+        return True
+    return head is not None and head.kind in _KEPT_EMPTY
 
 
 def storage_code(code: Code) -> Code:
@@ -96,6 +107,7 @@ class Coordinator:
         self.subscriptions = SubscriptionResolver(
             lookup, self.now, self.has, self.log_changes, readers
         )
+        self.tasks = TaskResolver(lookup, self.subscriptions)
         self.settings_of = settings_of
         self.landing = landing or OwnShard(shard)
         self.shares = ShareInitialisation(
@@ -141,11 +153,11 @@ class Coordinator:
     async def load(self, group_id: str, *, empty: bool = False) -> Group | None:
         """Return what `find` finds; read a group of many members in slices.
 
-        `empty`: a share group without members, too, for its queues.
+        `empty`: one without members, too, if it has something else.
         """
         while group_id not in self.groups:
             head = self.head(group_id)
-            if head is None or not (head.members or (empty and head.kind == "share")):
+            if head is None or not (head.members or (empty and head.kind in _KEPT_EMPTY)):
                 return None
             if group_id in self._loading:
                 await self._loading[group_id].wait()
@@ -171,19 +183,25 @@ class Coordinator:
         return group
 
     async def open_classic(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        """Return the group, or a new one if it has no members; a consumer group has some."""
+        """Return the group, or a new one if it has no members; a consumer group has some.
+
+        A streams group without members becomes a classic one.
+        """
         group = await self._load_logged(group_id)
         if isinstance(group, ClassicGroup) or (isinstance(group, ConsumerGroup) and group.members):
             return group  # somebody may have joined while another left
         head = self.head(group_id)
-        if _is_share(group, head):
+        emptied = group is None and head is not None and head.kind == "streams" and not head.members
+        if _is_other(group, head) and not emptied:
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL)
         self.groups.check_room()
         made = ClassicGroup(group_id, self)
         if head is not None:
             made.version = head.version
             made.generation = head.values.get("generation", 0)
-            made.protocol_type = head.values.get("protocol_type")
+            made.protocol_type = None if emptied else head.values.get("protocol_type")
+        if emptied:
+            made.logged.add(TOPOLOGY_ROW)  # it goes with what is logged first
         self.groups[group_id] = made
         return made
 
@@ -193,7 +211,7 @@ class Coordinator:
         if isinstance(group, ConsumerGroup):
             return group
         head = self.head(group_id)
-        if _is_share(group, head):
+        if _is_other(group, head):
             raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if not create and head is not None and head.kind == "consumer":
             raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"Group {group_id} has no members.")
@@ -239,10 +257,39 @@ class Coordinator:
         made.since = self.shard.applied_through.next_offset
         return made
 
+    async def open_streams(self, group_id: str, *, create: bool) -> StreamsGroup | None:
+        """Return the group; without `create` None if nobody is a member of it. Raise KafkaError.
+
+        A classic group without members becomes one. It may be without members still: who opens it
+        forgets it, if nobody joins.
+        """
+        head = self.head(group_id)
+        if create and group_id not in self.groups and not (head and head.members):
+            self.groups.check_room()
+        group = await self._load_logged(group_id, empty=create)
+        if isinstance(group, StreamsGroup):
+            return group
+        head, kinds = self.head(group_id), ("streams", "classic", "offsets")
+        other = head is not None and head.kind not in (kinds if create else kinds[:1])
+        if (
+            other
+            or (group is not None and not (create and isinstance(group, ClassicGroup)))
+            or (group is not None and group.members)
+        ):
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+        if not create:
+            return None
+        made = StreamsGroup(group_id, self)
+        if isinstance(group, ClassicGroup):
+            made.gone = set(group.logged)  # that it is empty may not have been logged yet
+        if head is not None:
+            made.version = head.version
+        self.groups[group_id] = made
+        return made
+
     def _read_group(self, group_id: str, head: GroupRow) -> Steps[Group]:
-        kinds: dict[str, Callable[[str, Coordinator], Group]]
-        kinds = {"consumer": ConsumerGroup, "share": ShareGroup}
-        return restored(kinds.get(head.kind, ClassicGroup)(group_id, self), head, self.shard)
+        kind: Callable[[str, Coordinator], Group] = _KINDS.get(head.kind, ClassicGroup)
+        return restored(kind(group_id, self), head, self.shard)
 
     def listed(self) -> Iterator[tuple[str, GroupRow]]:
         """Yield all groups that have members or offsets, by id."""

@@ -1,6 +1,7 @@
 """The interface of a log, as a shard needs it, wherever the log is."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
@@ -162,8 +163,11 @@ class Log(Protocol):
         """Force the local copy of all that was applied to disk."""
         ...
 
-    def sync_rest(self) -> None:
-        """Force what was applied since `sync` to disk as well, where rows must not run ahead."""
+    def synced(self) -> AbstractAsyncContextManager[None]:
+        """Have all that was applied on disk for the length of a block, which may not wait.
+
+        Nothing is applied in it where rows must not run ahead of the log.
+        """
         ...
 
     async def roll(self) -> None:

@@ -8,7 +8,6 @@ The file system is asked on a thread: it may take its time. Housekeeping asks on
 embedded log before a commit. Writes in between are counted off.
 """
 
-import os
 from pathlib import Path
 
 import structlog
@@ -46,8 +45,12 @@ class DiskSpace:
 
     def free_bytes(self) -> int:
         """Ask the file system: not on the event loop."""
-        status = os.statvfs(self._directory)
-        return status.f_bavail * status.f_frsize
+        return files.free_bytes(self._directory)
+
+    @property
+    def free_bytes_seen(self) -> int:
+        """The free bytes as of the last look, less what was written since; from any thread."""
+        return self._free_bytes
 
     def allowed_kinds(self, wanted_bytes: int) -> frozenset[Kind]:
         """Return the kinds of envelope that may be written now, where `wanted_bytes` are to be."""

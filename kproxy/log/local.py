@@ -9,7 +9,8 @@ Recovery uses both to tell a torn tail from damage.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
 
@@ -25,6 +26,7 @@ from kproxy.log.sync import Sync
 from kproxy.log.thread import LogThread
 from kproxy.log.weight import TURN
 from kproxy.loop.callbacks import nothing
+from kproxy.loop.threads import on_disk
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Body, Envelope, Kind
 from kproxy.virtual.outcome import LogLocation
@@ -62,6 +64,7 @@ class LocalLog(Log):
         self._rolled = anyio.Event()
         self._rolled.set()
         self._busy = False
+        self._committing = anyio.Lock(fast_acquire=True)
         self._closing = False
         self._unsynced = False
         self._soon = False
@@ -105,12 +108,13 @@ class LocalLog(Log):
     def _commit_soon(self) -> None:
         """Commit the tickets of one turn of the loop, if that takes no wait and so no task."""
         self._soon = False
-        if self._busy or self._closing or not self._rolled.is_set() or self._failed:
+        held = self._busy or self._closing or self._committing.locked()
+        if held or not self._rolled.is_set() or self._failed:
             self._work.set()
             return
         tickets, total, units = self._take()
         stale = self._disk_space.is_stale(asyncio.get_running_loop().time())
-        long = total >= _THREAD_FROM_BYTES or units > TURN
+        long = total >= _THREAD_FROM_BYTES or units > TURN or self._segments.slow
         if stale or long or self._segments.end >= self._segment_bytes:
             self._waiting.extendleft(reversed(tickets))
             self._work.set()
@@ -148,9 +152,11 @@ class LocalLog(Log):
             self._work = anyio.Event()
             self._busy = True
             if not self._rolled.is_set():
-                await self._roll_if_possible()
+                async with self._committing:
+                    await self._roll_if_possible()
             while self._waiting:
-                await self._commit(self._take()[0])
+                async with self._committing:
+                    await self._commit(self._take()[0])
                 if self._waiting and not self._sync.always:
                     await checkpoint()
 
@@ -168,16 +174,17 @@ class LocalLog(Log):
             self._unsynced = False
             await self._force()
 
-    def sync_rest(self) -> None:
-        """Sync the little that came while `sync`, or another one, was under way.
-
-        It runs on the loop, so that no commit comes in between.
-        """
-        if not self._sync.always:
+    @asynccontextmanager
+    async def synced(self) -> AsyncIterator[None]:
+        if self._sync.always:
+            yield
+            return
+        if self._unsynced or self._thread.busy:  # one under way may hang
+            await self._force()  # most of it, while commits go on
+        async with self._committing:
             self._unsynced = False
-            end = self._end()
-            self._segments.sync()
-            self._is_synced(*end)
+            await self._force()  # the rest, which came meanwhile
+            yield
 
     async def _force(self) -> None:
         end = self._end()
@@ -210,7 +217,7 @@ class LocalLog(Log):
     async def _commit(self, tickets: list[Ticket]) -> None:
         now = asyncio.get_running_loop().time()
         if self._disk_space.is_stale(now):
-            await self._thread.run(partial(self._disk_space.ask, now))
+            await self._on_thread(partial(self._disk_space.ask, now))
         tickets = self._with_room(tickets)
         if not tickets:
             await checkpoint()  # there may be many to refuse
@@ -286,10 +293,17 @@ class LocalLog(Log):
             return
         self._unsynced = True
         write = partial(self._segments.write, buffers, total, False)
-        if total >= _THREAD_FROM_BYTES:
-            await self._thread.run(write)
+        if total >= _THREAD_FROM_BYTES or self._segments.slow:
+            await self._on_thread(write)
         else:
             write()
+
+    async def _on_thread(self, call: Callable[[], None]) -> None:
+        """Run a call that may block; not behind an fsync that may hang."""
+        if self._thread.busy and not self._sync.always:
+            await on_disk(call)
+        else:
+            await self._thread.run(call)
 
     def _write_synced(self, buffers: list[Body], total: int, through: int) -> None:
         self._segments.write(buffers, total, True)

@@ -12,7 +12,8 @@ back would cost each envelope twice, so the sequencer applies our own envelopes 
 - A read envelope may be one of ours. Its writer id and counter say which, so the report and the
   reader may come in either order; the later one changes nothing.
 - An envelope may be in the log twice, where the client library sent it again and could not tell.
-  The report names the second copy. The first one that is read settles it, and the second is read.
+  The report names the second copy. The first one that is read settles it, and the second is read;
+  the fold gives it no effect (`virtual.writers`).
 
 The log is append-only. A report below the next offset, a read that leaves a gap, or another
 envelope where ours was reported means that the log was truncated: LogChanged, and the copy is
@@ -35,7 +36,14 @@ class Applied(NamedTuple):
 
 
 class LogChanged(Exception):
-    """The log does not go on from what was applied: it was truncated, or has a gap. Rebuild."""
+    """The log does not go on from what was applied: it was truncated, or has a gap. Rebuild.
+
+    `at`: a log offset at which it lacks what was applied there, if one is known.
+    """
+
+    def __init__(self, reason: str, at: int | None = None) -> None:
+        super().__init__(reason)
+        self.at = at
 
 
 class Sequencer:
@@ -61,7 +69,8 @@ class Sequencer:
         if offset < self.next_offset:
             raise LogChanged(
                 f"an envelope landed at {offset}, where another was already applied:"
-                " the log was truncated"
+                " the log was truncated",
+                offset,
             )
         self._landed[offset] = counter
         return self._take_landed()
@@ -71,7 +80,6 @@ class Sequencer:
         it.
         """
         self._sent.pop(counter, None)
-        self._landed = {o: c for o, c in self._landed.items() if c != counter}
 
     def read(self, offset: int, envelope: Envelope) -> list[Applied]:
         """Take an envelope of the log; return the envelopes that may be applied now.
@@ -94,7 +102,8 @@ class Sequencer:
     def read_all(self, records: list[tuple[int, Envelope]]) -> list[Applied]:
         """Do as `read` for each in turn; at once where nothing of ours is under way."""
         first, last = records[0][0], records[-1][0]
-        if self._sent or first != self.next_offset or last - first != len(records) - 1:
+        ours = self._sent or self._landed
+        if ours or first != self.next_offset or last - first != len(records) - 1:
             return [one for record in records for one in self.read(*record)]
         self.next_offset = last + 1
         return [Applied(offset, envelope, None) for offset, envelope in records]

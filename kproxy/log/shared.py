@@ -6,24 +6,27 @@ made again from the log.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
 import structlog
-from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Deliver, Log, Ticket
 from kproxy.log.disk_space import ALL, FRAME_BYTES, FULL, DiskSpace
 from kproxy.log.sequencer import Applied, LogChanged, Sequencer
+from kproxy.log.truncation import Truncation
 from kproxy.log.weight import weight
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
+from kproxy.loop.threads import on_disk
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from kproxy.virtual.outcome import Outcome
+from kproxy.virtual.outcome import LogLocation, Outcome
 
 _log = structlog.get_logger()
 
@@ -31,7 +34,6 @@ _PIECE_WEIGHT = 200  # units of weight written and applied in one piece: some mi
 _PIECE_BYTES = 4 << 20
 _RETRY_S = 1.0
 _READY_MAX = 8000
-_SHORT_S = 2.0
 UNKNOWN_FATE = Outcome(
     Code.REQUEST_TIMED_OUT, message="the cluster did not say in time whether it has the record"
 )
@@ -43,7 +45,7 @@ class Link(Protocol):
     writer: int
 
     def next_counter(self) -> int:
-        """Return a number for an envelope of ours, never given twice."""
+        """Return a number for an envelope of ours, greater than all before."""
         ...
 
     def send(self, partition: int, envelope: Envelope) -> None:
@@ -106,6 +108,7 @@ class SharedLog(Log):
         self._disk_space = disk_space
         self._sequencer = Sequencer(link.writer, 0)
         self._applied = 0
+        self._last = (0, 0)  # writer and counter of the last envelope that was applied
         self._tickets: dict[int, tuple[PartialTicket, int]] = {}  # by counter
         self._ready: deque[Applied] = deque()
         self._work = anyio.Event()
@@ -113,7 +116,7 @@ class SharedLog(Log):
         self._disk = anyio.Lock()
         self._waiting: list[tuple[int, anyio.Event]] = []
         self._end_before = 0
-        self._short_since: float | None = None
+        self._truncation = Truncation(clock)
         self._broken: LogChanged | None = None
         self._failed: Exception | None = None
         self._closing = False
@@ -204,14 +207,20 @@ class SharedLog(Log):
                     self._ready += sequencer.reported(counter, offset)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error  # nothing is applied behind what could not be
         self._go_on()
 
     async def was_read(self, records: list[tuple[int, Envelope]]) -> None:
         """Take records as the log has them, in its order; return when more may come."""
+        if (changed := self._truncation.look_at(records)) is not None:
+            self._break(changed)
         try:
             self._ready += self._sequencer.read_all(records)
         except LogChanged as error:
             self._broken = error
+        except Exception as error:
+            self._failed = error
         self._go_on()
         if len(self._ready) > _READY_MAX and not self._closing:
             self._drained = anyio.Event()
@@ -228,19 +237,24 @@ class SharedLog(Log):
 
     def lost(self, reason: str) -> None:
         """Note that the log does not have the next record any more."""
-        self._broken = LogChanged(reason)
+        self._break(LogChanged(reason))
+
+    def _break(self, changed: LogChanged) -> None:
+        self._broken = changed
         self._work.set()
 
-    def saw_end(self, end: int, applied: int) -> None:
-        """Take the log's end, asked for when `applied` was applied.
+    def saw_end(self, end: int, applied: int, epoch: int = -1) -> None:
+        """Take the log's end, asked for when `applied` was applied, and its leader's epoch.
 
         Others wrote the records that are missing here.
         """
-        sequencer = self._sequencer
+        sequencer, truncation = self._sequencer, self._truncation
+        if (changed := truncation.saw_end(end, applied)) is not None:
+            self._break(changed)
         if end < applied:
-            self._saw_too_short(end, applied)
             return
-        self._short_since = None
+        if (at := truncation.led_anew(epoch, self._applied - 1, self._last)) is not None:
+            self._link.read(self._partition, at, at + 1)
         if end > sequencer.next_offset:
             if not sequencer.waiting or self._end_before > sequencer.next_offset:
                 self._link.read(self._partition, sequencer.next_offset, end)
@@ -250,16 +264,6 @@ class SharedLog(Log):
         """Read on: another worker has appended a record before `end`."""
         if end > self._sequencer.next_offset:
             self._link.read(self._partition, self._sequencer.next_offset, end)
-
-    def _saw_too_short(self, end: int, applied: int) -> None:
-        """Note that the log is too short.
-
-        A new leader may not know its end at once; a log that stays short was truncated.
-        """
-        now = self._monotonic()
-        self._short_since = self._short_since or now
-        if now - self._short_since > _SHORT_S:
-            self.lost(f"the log ends at {end}, but {applied} envelopes were applied")
 
     async def catch_up(self, end: int | None = None) -> None:
         """Wait until all that is in the log by now, or before `end`, is applied. KafkaError."""
@@ -310,12 +314,12 @@ class SharedLog(Log):
         return taken
 
     def _apply_at_once(self) -> None:
-        """Apply a little at once; `run` goes on with the rest, or where that fails."""
-        pace = Pace()
-        while self._ready and not pace.due:
+        """Apply a little at once; `run` goes on with the rest, or where that fails or may hang."""
+        pace, segments = Pace(), self._segments
+        while self._ready and not pace.due and not segments.may_hang(self._segment_bytes):
             taken = self._take()
             try:
-                self._write_and_apply(taken)
+                self._apply_written(taken, self._write(taken))
             except OSError:
                 self._ready.extendleft(reversed(taken))
                 return
@@ -327,21 +331,25 @@ class SharedLog(Log):
         async with self._disk:
             while True:
                 try:
-                    self._write_and_apply(taken)
+                    write = partial(self._write, taken)
+                    hangs = self._segments.may_hang(self._segment_bytes)
+                    places = await on_disk(write) if hangs else write()
                     break
                 except OSError as error:  # the log has it: wait until the local copy can
                     _log.error("local_copy_not_written", shard=self._partition, error=str(error))
                     await anyio.sleep(_RETRY_S)
+            self._apply_written(taken, places)
 
-    def _write_and_apply(self, taken: list[Applied]) -> None:
-        """Write and apply a piece. Raises OSError: nothing of it was written or applied."""
-        batch = [one.envelope for one in taken]
-        first = taken[0].offset
-        assert first == self._applied, (
-            f"{first} after {self._applied}: a part of the log is missing"
-        )
-        places = self._segments.append(first, batch, self._segment_bytes)
+    def _write(self, taken: list[Applied]) -> list[LogLocation]:
+        """Write a piece into the local copy. Raises OSError: nothing of it was written."""
+        first, batch = taken[0].offset, [one.envelope for one in taken]
+        assert first == self._applied, f"{first} after {self._applied}: part of the log is missing"
+        return self._segments.append(first, batch, self._segment_bytes)
+
+    def _apply_written(self, taken: list[Applied], places: list[LogLocation]) -> None:
+        first, batch = taken[0].offset, [one.envelope for one in taken]
         self._applied = first + len(batch)
+        self._last = batch[-1].writer, batch[-1].counter
         outcomes = self._deliver(first, batch, places, (self._segments.active, self._segments.end))
         for one, outcome in zip(taken, outcomes, strict=True):
             if one.counter is not None:
@@ -356,10 +364,7 @@ class SharedLog(Log):
         self._waiting = [entry for entry in self._waiting if not entry[1].is_set()]
 
     def _give_up(self) -> None:
-        """Settle all tickets:
-
-        nothing is applied here any more, and clients have to ask elsewhere.
-        """
+        """Settle all tickets: nothing is applied here any more, clients have to ask elsewhere."""
         self._closing = True
         for counter in list(self._tickets):
             self._resolve(counter, Outcome(Code.NOT_LEADER_OR_FOLLOWER))
@@ -375,19 +380,19 @@ class SharedLog(Log):
         segments = self._segments
         while True:
             end = self._applied, segments.active, segments.end
-            await to_thread.run_sync(segments.sync)
+            await on_disk(segments.sync)
             if not segments.unforced:  # else one was filled meanwhile
                 segments.is_synced(*end)
                 return
 
-    def sync_rest(self) -> None:
-        """Do nothing: rows ahead of the copy do no harm.
-
-        A copy that has lost a part of what lies behind its mark is made again.
-        """
+    @asynccontextmanager
+    async def synced(self) -> AsyncIterator[None]:
+        """Sync, and hold nothing up: a copy that has lost a part behind its mark is made again."""
+        await self.sync()
+        yield
 
     async def roll(self) -> None:
         async with self._disk:
             if self._segments.end:
-                await to_thread.run_sync(self._segments.roll, self._applied)
+                await on_disk(partial(self._segments.roll, self._applied))
                 self._deliver(self._applied, [], [], (self._segments.active, 0))

@@ -29,6 +29,8 @@ class LogThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self.busy = 0
+        """The number of calls that are not done."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -36,8 +38,10 @@ class LogThread:
         """Run `work` on the thread and wait for it; a cancellation waits too. Raises its error."""
         call = Call(work)
         self._calls.put(call)
+        self.busy += 1
         with anyio.CancelScope(shield=True):
             await call.done.wait()
+        self.busy -= 1
         if call.error is not None:
             raise call.error
 

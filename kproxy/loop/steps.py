@@ -78,6 +78,21 @@ def spent(count: int) -> Steps[None]:
         yield
 
 
+class Spending:
+    """The count of elements worked on in small parts: it yields once they are many."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, count: int) -> Steps[None]:
+        self._count += count
+        if self._count >= EVERY:
+            yield from spent(self._count)
+            self._count = 0
+
+
 def once_in_order(names: Iterable[str]) -> Steps[list[str]]:
     """Return the names sorted, each once."""
     found: set[str] = set()

@@ -3,6 +3,8 @@
 A cancelled caller of `left_behind` does not wait: the thread ends when its call does, or with the
 process. A cancelled caller of `stoppable` tells its call to stop and waits for that, because the
 call works on what the caller closes next. anyio's threads do neither: they hold up the exit.
+
+`on_disk` has threads of its own: where a disk hangs its calls take no thread that others need.
 """
 
 import asyncio
@@ -13,7 +15,11 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 
+_DISK_THREADS = 256
+_disk_threads: RunVar[CapacityLimiter] = RunVar("disk threads")
 T = TypeVar("T")
 
 
@@ -34,6 +40,15 @@ class Stop:
         """Raise Stopped once told so. For each turn of a loop that may take long."""
         if self._told.is_set():
             raise Stopped
+
+
+async def on_disk(call: Callable[[], T]) -> T:
+    """Run a call that a hung disk may keep; a cancelled caller waits for its end."""
+    limiter = _disk_threads.get(None)
+    if limiter is None:
+        limiter = CapacityLimiter(_DISK_THREADS)
+        _disk_threads.set(limiter)
+    return await to_thread.run_sync(call, limiter=limiter)
 
 
 async def left_behind(call: Callable[[], T]) -> T:

@@ -1,8 +1,7 @@
 """The settings of a group: all of Kafka 4.3's (`GroupConfig`), some of 4.4's, and kproxy's own.
 
 The worker has a default for each setting that a group does not set (`config_of_groups`). Checks and
-their texts follow Kafka's. Groups of Kafka Streams' own protocol are not served: their settings are
-kept and shown.
+their texts follow Kafka's.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +21,8 @@ from kproxy.metadata.group_values import (
     reset_of,
     true_or_false,
 )
+from kproxy.metadata.lane_settings import LANE_SETTINGS, LaneRules, rules_of
+from kproxy.metadata.levels import Level
 from kproxy.metadata.setting import (
     BOOLEAN,
     COPIES_BY,
@@ -32,6 +33,7 @@ from kproxy.metadata.setting import (
     Setting,
     is_true,
     parts,
+    shown,
 )
 from kproxy.virtual.rows.group_settings import decode_group_configs
 
@@ -42,22 +44,6 @@ _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
 _SHOWN_MAX = 1000  # characters of them, in an error: it is cut off at 2,000
 
-_STREAMS: Mapping[str, int] = {
-    "group.streams.session.timeout.ms": 45_000,
-    "group.streams.min.session.timeout.ms": 45_000,
-    "group.streams.max.session.timeout.ms": 60_000,
-    "group.streams.heartbeat.interval.ms": 5000,
-    "group.streams.min.heartbeat.interval.ms": 5000,
-    "group.streams.max.heartbeat.interval.ms": 15_000,
-    "group.streams.assignment.interval.ms": 1000,
-    "group.streams.min.assignment.interval.ms": 0,
-    "group.streams.max.assignment.interval.ms": 15_000,
-    "group.streams.num.standby.replicas": 0,
-    "group.streams.max.standby.replicas": 2,
-    "group.streams.initial.rebalance.delay.ms": 3000,
-}
-
-
 # -- the settings
 
 
@@ -66,7 +52,6 @@ def _number(name: str, least: int | None, documentation: str, field: str = "") -
     return Setting(name, INT, "", read, documentation, f"group.{name}", field=field, value=int)
 
 
-_KEPT = " Kept, and without effect: kproxy does not serve such groups."
 _ORDERED = (
     _number("consumer.heartbeat.interval.ms", 1,
             "Time between heartbeats of a consumer group's members; milliseconds.",
@@ -94,13 +79,21 @@ _ORDERED = (
     _number("share.assignment.interval.ms", 0,
             "The least time between two assignments of a share group; milliseconds.",
             "assignment_interval_ms"),
-    _number("streams.heartbeat.interval.ms", 1, "Time between heartbeats; milliseconds." + _KEPT),
-    _number("streams.session.timeout.ms", 1, "Session of a member; milliseconds." + _KEPT),
-    _number("streams.num.standby.replicas", 0, "Standby replicas of each task." + _KEPT),
+    _number("streams.heartbeat.interval.ms", 1,
+            "Time between heartbeats of a streams group's members; milliseconds.",
+            "streams_heartbeat_interval_ms"),
+    _number("streams.session.timeout.ms", 1,
+            "Silence after which a member of a streams group is gone; milliseconds.",
+            "streams_session_timeout_ms"),
+    _number("streams.num.standby.replicas", 0,
+            "Standby tasks of a streams group for each task that has state.",
+            "streams_num_standby_replicas"),
     _number("streams.assignment.interval.ms", 0,
-            "The least time between two assignments; milliseconds." + _KEPT),
+            "The least time between two assignments of a streams group; milliseconds.",
+            "streams_assignment_interval_ms"),
     _number("streams.initial.rebalance.delay.ms", 0,
-            "Wait for more members before the first assignment; milliseconds." + _KEPT),
+            "Wait for more members before the first assignment of a streams group; milliseconds.",
+            "streams_initial_rebalance_delay_ms"),
     Setting("share.auto.offset.reset", STRING, "latest", offset_reset,
             "Where a share group begins in a partition: earliest, latest, or by_duration: and how"
             " long before now, as in by_duration:PT1H.",
@@ -123,6 +116,7 @@ _ORDERED = (
             " delivery, the last for all further ones; milliseconds, with commas between.",
             field="retry_backoff_ms",
             value=lambda text: tuple(int(part) for part in parts(text))),
+    *LANE_SETTINGS,
 )  # fmt: skip
 """The settings in the order in which Kafka checks their bounds."""
 SETTINGS = {setting.name: setting for setting in sorted(_ORDERED, key=lambda one: one.name)}
@@ -160,6 +154,11 @@ class GroupSettings:
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     record_locks_max: int = 2000
+    streams_session_timeout_ms: int = 45_000
+    streams_heartbeat_interval_ms: int = 5000
+    streams_num_standby_replicas: int = 0
+    streams_assignment_interval_ms: int = 1000
+    streams_initial_rebalance_delay_ms: int = 3000
     auto_offset_reset: AutoOffsetReset = FROM_LATEST
     read_committed: bool = False
     renew_enabled: bool = True
@@ -172,6 +171,16 @@ class GroupSettings:
     """The user who said that they are copies: what that user may not read is not copied either."""
     retry_backoff_ms: tuple[int, ...] = ()
     """The times before the second, third, … delivery; the last for further ones. Empty: none."""
+    lane: str = "none"
+    lane_in_flight: int = 0
+    lane_lookahead: int = 100_000
+    lane_weights: tuple[tuple[str, int], ...] = ()
+    lane_rate: tuple[float, int] = (0.0, 1)
+    lane_holds: bool = False
+    priority: str = ""
+    priority_share: float = 0.0
+    lanes: LaneRules | None = None
+    """The rules that these come to; None: there are neither lanes nor priorities."""
 
 
 Configs = Mapping[str, str]
@@ -182,7 +191,7 @@ class GroupRules:
 
     def __init__(self, broker_values: Mapping[str, int]) -> None:
         """Set up; `broker_values`: by the names of Kafka's broker settings."""
-        self._values = {**_STREAMS, **broker_values}
+        self._values = broker_values
         self.of_row: Callable[[bytes], GroupSettings] = lru_cache(_PARSED_MAX)(self._of_row)
         """The settings of a group, from its row: each is parsed once."""
         self.defaults = self._settings({})
@@ -228,6 +237,18 @@ class GroupRules:
                 raise KafkaError(Code.INVALID_CONFIG, text) from None
         self._check_together({**kept, **read})
         return read
+
+    @staticmethod
+    def check_level(given: Configs, level: Level) -> None:
+        """Check that all workers obey what is set. Raise KafkaError (INVALID_CONFIG)."""
+        for name, value in given.items():
+            needed = SETTINGS[name].needs(value)
+            if not level.reaches(needed):
+                text = (
+                    f"{name}={shown(value)} needs level {needed}: once every worker runs this"
+                    " release, put it in force with `kproxy upgrade --finalize`"
+                )
+                raise KafkaError(Code.INVALID_CONFIG, text)
 
     def _check_least(self, name: str, value: str) -> None:
         bounds = self.bounds(SETTINGS[name])
@@ -279,7 +300,11 @@ class GroupRules:
                 self._number(one.name, configs) if bounded
                 else one.value(self.effective(one.name, configs))
             )  # fmt: skip
+        lanes = rules_of(
+            told["lane"], told["priority"], told["lane_in_flight"], told["lane_lookahead"],
+            told["lane_weights"], told["lane_rate"], told["priority_share"], told["lane_holds"],
+        )  # fmt: skip
         return GroupSettings(
-            **told, dead_letters_set_by=configs.get(SET_BY),
+            **told, lanes=lanes, dead_letters_set_by=configs.get(SET_BY),
             dead_letters_copied_by=configs.get(COPIES_BY),
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """Whether a worker lives, and whether clients may be sent to it.
 
-It lives while its event loop turns. It is ready while it accepts connections and, on Kafka, has
-heard which shards are its own and makes none of their local copies. One that is being stopped is
-not ready. An outage of the cluster ends neither: no other worker would do better.
+It lives while its event loop turns and its disk answers. It is ready while it accepts connections
+and, on Kafka, has heard which shards are its own and makes none of their local copies. One that is
+being stopped is not ready. An outage of the cluster ends neither: no other worker would do better.
 """
 
 from collections import Counter
@@ -10,8 +10,11 @@ from typing import Any
 
 from kproxy import __version__
 from kproxy.observe.loop_watch import LoopWatch
+from kproxy.store import disk_calls
 from kproxy.worker.worker import Worker
 
+DISK_STUCK_S = 15.0
+"""A disk on which one call takes longer hangs."""
 _UNREADY = ("opening", "rebuilding", "catching_up")
 
 
@@ -26,6 +29,9 @@ class Health:
         """Return why the process does not live, if so."""
         if self.watch.stuck:
             return f"the event loop has not turned for {self.watch.turned_s_ago:.1f} s"
+        waited_s = disk_calls.waited_s()
+        if waited_s > DISK_STUCK_S:
+            return f"the disk has not answered for {waited_s:.1f} s"
         return None
 
     def unready(self) -> list[str]:

@@ -47,6 +47,7 @@ _REQUEST_S = 5.0
 _ANSWER_S = 30.0
 _IDLE_S = 75.0
 _STOP_S = 2.0
+_CANCEL_AGAIN_S = 0.02
 _ACCEPT_AGAIN_S = 0.1
 _READ_BYTES = 4096
 
@@ -125,10 +126,10 @@ class HttpThread:
         accepting.cancel()
         for _ in range(2):  # a transport hears of its TLS, before which it would not close
             await asyncio.sleep(0)
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:  # wait_for may have a result for it instead: then once more
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
         if not accepting.cancelled():
             accepting.result()
 
@@ -298,18 +299,16 @@ OPEN = frozenset(("/livez", "/readyz"))
 async def _next_request(
     connection: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Request | None:
-    """Return the next request, its body passed over; None: the client has gone.
+    """Return the next request; None: the client has gone. Raises ProtocolError.
 
-    Raises ProtocolError.
+    The connection is not done with a request that has a body: it ends with the answer.
     """
-    request: h11.Request | None = None
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_READ_BYTES))
         elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.EndOfMessage):
-            return request
+            connection.next_event()  # its end, where it has no body
+            return event
         elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             return None

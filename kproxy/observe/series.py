@@ -39,6 +39,7 @@ _ENDED = {
     "request_failed": "failed", "certificate_refused": "login", "login_timed_out": "login",
     "login_pushed_out": "login", "connection_pushed_out": "limit",
     "client_left": "stalled", "request_superseded": "superseded",
+    "batch_damaged": "failed",
 }  # fmt: skip
 """Outcomes of connections by the event that is logged."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -87,9 +88,7 @@ class _Look:
         return {"log": log, "rows": rows}
 
     def free_bytes(self) -> int:
-        with suppress(OSError):
-            return self.standing.disk_space.free_bytes()
-        return 0
+        return self.standing.disk_space.free_bytes_seen
 
     def by_shard(self, name: str, phase: str = "") -> dict[str, float]:
         """Return a number of each shard that has it, and is in a phase."""

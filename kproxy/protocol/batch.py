@@ -193,6 +193,17 @@ def stamp(batch: bytearray, log_append_time_ms: int | None) -> None:
         _CRC.pack_into(batch, _CRC_AT, crc32c(view[CRC_FROM:]))
 
 
+def empty_batch(offsets: int) -> bytes:
+    """Return a batch that takes so many offsets and has no record, as compaction may leave one."""
+    batch = bytearray(
+        HEADER.pack(
+            0, HEADER_BYTES - LOG_OVERHEAD_BYTES, 0, MAGIC, 0, 0, offsets - 1, -1, -1, -1, -1, -1, 0
+        )
+    )
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return bytes(batch)
+
+
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
 
 

@@ -75,9 +75,9 @@ def _sized(data: bytes | None) -> bytes:
     return _NONE if data is None else _varlong(len(data)) + data
 
 
-def header(name: str, value: str) -> bytes:
+def header(name: str, value: str | bytes) -> bytes:
     """Return one header of a record."""
-    return _sized(name.encode()) + _sized(value.encode())
+    return _sized(name.encode()) + _sized(value.encode() if isinstance(value, str) else value)
 
 
 def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
@@ -121,6 +121,31 @@ def batch_of_bodies(
     tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
     crc = crc32c(data, crc32c(tail))
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
+
+
+Cut = tuple[int, int, bytes]
+"""A record that was cut out of its batch: its offset, its time in ms, its bytes from the key on."""
+
+
+def gapped_batch(records: Sequence[Cut], codec: int = 0) -> bytes:
+    """Return a batch of records at their offsets, ascending, with gaps where these are."""
+    base, first_ms, _ = records[0]
+    last_ms = before_ms = first_ms
+    stamp = b"\0\0"  # no attributes, and the time of the record before
+    parts: list[bytes] = []
+    for offset, time_ms, body in records:
+        if time_ms != before_ms:
+            before_ms, last_ms = time_ms, max(last_ms, time_ms)
+            stamp = b"\0" + _varlong(time_ms - first_ms)
+        head = stamp + uvarint(2 * (offset - base))
+        parts += (uvarint(2 * (len(head) + len(body))), head, body)
+    data = b"".join(parts)
+    if codec:
+        data = pack(data, codec)
+    last, count = records[-1][0] - base, len(records)
+    tail = _TAIL.pack(codec, last, first_ms, last_ms, -1, -1, -1, count)
+    crc = crc32c(data, crc32c(tail))
+    return b"".join((_HEAD.pack(base, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
 
 
 def fitted(bodies: Sequence[tuple[bytes, int]], codec: int, most: int) -> bytes:

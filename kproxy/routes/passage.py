@@ -270,7 +270,7 @@ class Passage:
                     gather, shard.segments, planned, cutter, self._kept, headers,
                     limiter=self._shared.readers,
                 )  # fmt: skip
-        except (OSError, EOFError) as error:
+        except OSError as error:
             self._shared.warn("route_not_read", self._owner, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False

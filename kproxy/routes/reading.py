@@ -108,14 +108,13 @@ class Kept:
 def gather(
     segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
 ) -> None:
-    """Have the cutter take what is planned, in its order. On a thread. Raise OSError, EOFError."""
+    """Have the cutter take what is planned, in its order. On a thread. Raise OSError."""
     for base_offset, stored in planned.stored:
         place = stored.segment, stored.position
         batch = kept.take(place, max(cutter.start, base_offset))
         if batch is None:
-            data = memoryview(bytearray(stored.length))
-            segments.read_into(data, stored.segment, stored.position, True)
-            batch = Reading(base_offset, read_header(data), bytes(data), headers)
+            data = bytes(segments.batch(*place, stored.length) or b"")
+            batch = Reading(base_offset, read_header(data), data, headers)
         # One that is kept may have been undecided then: nothing of it was taken.
         if batch.head.is_control or _is_aborted(batch.head, base_offset, planned.aborted):
             continue

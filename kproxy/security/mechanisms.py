@@ -125,7 +125,7 @@ class _Scram:
 class _OAuth:
     """OAUTHBEARER: one message, or two where the first is refused."""
 
-    def __init__(self, tokens: oauth.Tokens) -> None:
+    def __init__(self, tokens: oauth.Checks) -> None:
         self._exchange = oauth.Exchange(tokens)
 
     @property
@@ -140,7 +140,7 @@ class _OAuth:
         return Step(answer, Identity(bearer.name, bearer.expires_s))
 
 
-def offered(names: tuple[str, ...], users: Users, tokens: oauth.Tokens | None) -> Mechanisms:
+def offered(names: tuple[str, ...], users: Users, tokens: oauth.Checks | None) -> Mechanisms:
     """Return the mechanisms of a listener."""
     found: dict[str, Begin] = {}
     for name in names:

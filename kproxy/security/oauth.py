@@ -2,13 +2,14 @@
 
 A token must be signed by one of the listener's keys with an algorithm that is made for such a key,
 and must say by whom, for whom, since when and until when. Nothing that a token itself says names a
-key, an algorithm or an address that is asked.
+key, an algorithm or an address that is asked: by whom it is says which of the listener's issuers
+checks it, and that one finds whether it is true.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jwt
 
@@ -85,19 +86,58 @@ class Claims(NamedTuple):
     scope: str = "scope"
     scopes: tuple[str, ...] = ()
     """The scopes that it must have, all of them."""
+    prefix: str = ""
+    """A text before the name that the token says."""
 
     def missing(self, claims: Mapping[str, Any]) -> str | None:
         """Return a scope that a token has not; None: it has all."""
         if not self.scopes:
             return None
-        told = claims.get(self.scope)
+        told = _claim(claims, self.scope)
         if isinstance(told, str):
             told = told.split(" ")
         has = {one for one in told if isinstance(one, str)} if isinstance(told, list) else set()
         return next((scope for scope in self.scopes if scope not in has), None)
 
 
+def _claim(claims: Mapping[str, Any], path: str) -> Any:
+    """Return a claim by its name, or by the names of those that it lies in, with dots between."""
+    if path in claims:
+        return claims[path]
+    for place, character in enumerate(path):
+        within = claims.get(path[:place]) if character == "." else None
+        if isinstance(within, dict) and (found := _claim(within, path[place + 1 :])) is not None:
+            return found
+    return None
+
+
 SUBJECT = Claims()
+
+
+class Checks(Protocol):
+    """A way to tell the bearer of a token."""
+
+    def check(self, token: str) -> Bearer:
+        """Return the bearer of a token. Raises BadLogin."""
+        ...
+
+
+class Issuers:
+    """Checks tokens of several issuers."""
+
+    def __init__(self, issuers: Iterable["Tokens"]) -> None:
+        self._issuers = {one.issuer: one for one in issuers}
+
+    def check(self, token: str) -> Bearer:
+        """Return the bearer of a token. Raises BadLogin."""
+        try:
+            said = jwt.decode(token, options={"verify_signature": False}).get("iss")
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise BadLogin(f"no token: {error}") from None
+        issuer = self._issuers.get(said) if isinstance(said, str) else None
+        if issuer is None:
+            raise BadLogin("a token of an issuer that is not known")
+        return issuer.check(token)
 
 
 class Tokens:
@@ -107,7 +147,7 @@ class Tokens:
         self, issuer: str, audience: str, keys: Callable[[], list[Key]], claims: Claims = SUBJECT
     ) -> None:
         self._claims = claims
-        self._issuer = issuer
+        self.issuer = issuer
         self._audience = audience
         self._keys = keys
         self.unknown_key: Callable[[], None] = lambda: None
@@ -134,13 +174,11 @@ class Tokens:
 
     def _checked(self, token: str, key: Key) -> Bearer:
         claims = jwt.decode(
-            token, key.key, algorithms=key.algorithms, issuer=self._issuer,
+            token, key.key, algorithms=key.algorithms, issuer=self.issuer,
             audience=self._audience, leeway=_LEEWAY_S,
-            options={
-                "require": [*_CLAIMS, self._claims.principal], "enforce_minimum_key_length": True,
-            },
+            options={"require": _CLAIMS, "enforce_minimum_key_length": True},
         )  # fmt: skip
-        name = claims[self._claims.principal]
+        name = _claim(claims, self._claims.principal)
         issued, expires = claims["iat"], claims["exp"]
         for time_s in (issued, expires):
             if isinstance(time_s, bool) or not isinstance(time_s, int | float):
@@ -152,13 +190,13 @@ class Tokens:
         name.encode()  # half of a surrogate pair is no text
         if (missing := self._claims.missing(claims)) is not None:
             raise ValueError(f"it has not the scope {missing}")
-        return Bearer(name, float(expires))
+        return Bearer(self._claims.prefix + name, float(expires))
 
 
 class Exchange:
     """One exchange. `bearer` is who it is once a `step` has returned an empty answer."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Checks) -> None:
         self._tokens = tokens
         self.refusal = ""
         """The reason of the failure, once it has failed."""

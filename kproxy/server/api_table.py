@@ -19,7 +19,8 @@ from kproxy.handlers.fetch import fetch, list_offsets
 from kproxy.handlers.groups import admin as group_admin
 from kproxy.handlers.groups import classic as classic_groups
 from kproxy.handlers.groups import consumer as consumer_groups
-from kproxy.handlers.groups import offset_fetch, offsets
+from kproxy.handlers.groups import offset_fetch, offsets, streams_describe
+from kproxy.handlers.groups import streams as streams_groups
 from kproxy.handlers.produce import produce
 from kproxy.handlers.shares import acknowledge as share_acknowledge
 from kproxy.handlers.shares import fetch as share_fetch
@@ -143,7 +144,10 @@ APIS = (
         each("READ group, DESCRIBE topic")),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_groups.describe,
         each("DESCRIBE group and topic")),
-    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, group_admin.describe_streams, each("DESCRIBE group")),
+    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_groups.heartbeat,
+        each("READ group, DESCRIBE topic; CREATE cluster or topic to make internal ones")),
+    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, streams_describe.describe,
+        each("DESCRIBE group and topic")),
     Api(ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle, each("READ group and topic, at each poll")),
     Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, share_acknowledge.handle, each("READ group and topic")),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, operations.config_resources,

@@ -27,6 +27,7 @@ from kproxy.server.pipeline.actions import Held, PipelinedRequest
 from kproxy.server.pipeline.requests import RequestPipeline
 from kproxy.server.served_listener import ANY_LISTENER, ServedListener
 from kproxy.server.timeouts import ConnectionTimeouts
+from kproxy.store.damage import Damaged
 from kproxy.worker.request import NextRequestSignal
 from kproxy.worker.worker import Worker
 
@@ -321,6 +322,8 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(error, Malformed):
             self._counters.connections_ended["request_refused"] += 1
             _log.warning("request_refused", peer=self._peer, reason=str(error))
+        elif isinstance(error, Damaged):  # it was said where; the next answer says which queue
+            self._counters.connections_ended["batch_damaged"] += 1
         else:
             self._counters.connections_ended["request_failed"] += 1
             _log.error("request_failed", peer=self._peer, exc_info=error)

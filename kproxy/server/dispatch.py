@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from mmap import mmap
 from typing import Any
 
@@ -29,6 +30,7 @@ from kproxy.protocol.codec import (
 from kproxy.protocol.frames import Frame, readable
 from kproxy.protocol.guard import TooMany
 from kproxy.protocol.produce_request import ProduceRequest, decode_produce, each_once
+from kproxy.protocol.share_requests import Decoded, decode_share
 from kproxy.protocol.varint import Malformed
 from kproxy.security.peer import NOBODY, Peer
 from kproxy.security.permits import EVERYTHING
@@ -41,6 +43,8 @@ from kproxy.worker.request import NextRequestSignal, Request
 from kproxy.worker.worker import Worker
 
 _PRODUCE = int(ApiKey.PRODUCE)
+_SHARES = {int(ApiKey.SHARE_FETCH): 14, int(ApiKey.SHARE_ACKNOWLEDGE): 14}
+"""Requests of share groups: a decoded body takes so many times the bytes of the request."""
 _ERROR_PARTS, _ERROR_DEPTH = 4, 1  # the parts of an answer that are looked at for an error
 
 
@@ -198,21 +202,17 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
     if len(frame) > large_requests.LIGHT_BYTES or pace.waits():
         await pace.turn()
         budget.begin()
+    asked = partial(
+        Request, header=header, peer=accepted.peer, permits=permits, next_request=next_request,
+        budget=budget,
+    )  # fmt: skip
     if api.key != _PRODUCE:
         check = (readable(frame), header, worker.config.request_elements_max)
     if api.key != _PRODUCE and len(frame) <= large_requests.REQUEST_BYTES:
-        body = decode_admitted(header, admit_body(*check))
-        request = Request(
-            header=header,
-            body=body,
-            peer=accepted.peer,
-            permits=permits,
-            next_request=next_request,
-            budget=budget,
-        )
-        return await _permitted(worker, api, request, at_once=True)
-    memory, taken = worker.decoded_memory.mine(), len(frame)
-    if api.key != _PRODUCE:
+        body = _decoded(*check)
+        return await _permitted(worker, api, asked(body=body), at_once=True)
+    memory, taken = worker.decoded_memory.mine(), len(frame) * _SHARES.get(api.key, 1)
+    if api.key != _PRODUCE and api.key not in _SHARES:
         admitted = await large_requests.aside(admit_body, *check)
         elements = admitted.elements
         taken = large_requests.decoded_bytes(len(frame), elements)
@@ -223,18 +223,13 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
             where = (header.body_at, header.api_version, worker.config.request_elements_max)
             body = await large_requests.aside(_produce, frame, *where)
             elements = sum(1 + len(topic.partitions) for topic in body.topics)
+        elif api.key in _SHARES:
+            body, elements = await large_requests.aside(_of_shares, *check)
         else:
             sliced = elements > large_requests.ELEMENTS_AT_ONCE
             body = await large_requests.aside(decode_admitted, header, admitted, sliced)
             del admitted
-        request = Request(
-            header=header,
-            body=body,
-            peer=accepted.peer,
-            permits=permits,
-            next_request=next_request,
-            budget=budget,
-        )
+        request = asked(body=body)
         held = [body]
         del body
         answer = await _permitted(worker, api, request)
@@ -245,6 +240,17 @@ async def _handled(worker: Worker, api: Api, accepted: Accepted, budget: Respons
         return answer
     finally:
         memory.give_back(taken)
+
+
+def _decoded(frame: bytes, header: RequestHeader, elements_max: int) -> Any:
+    """Decode a short request. Raises Malformed."""
+    if header.api_key in _SHARES:
+        return _of_shares(frame, header, elements_max).body
+    return decode_admitted(header, admit_body(frame, header, elements_max))
+
+
+def _of_shares(frame: bytes, header: RequestHeader, elements_max: int) -> Decoded:
+    return decode_share(frame, header.body_at, header.api_key, header.api_version, elements_max)
 
 
 async def _permitted(worker: Worker, api: Api, request: Request, *, at_once: bool = False) -> Body:

@@ -39,7 +39,7 @@ from kproxy.server.served_listener import ServedListener
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked, readable_by_others
-from kproxy.store.rocks import RowsFailed
+from kproxy.store.rocks import RowsDamaged, RowsFailed
 from kproxy.store.segments import LogFailed
 from kproxy.virtual.rows.access import USER, user_of
 from kproxy.worker.embedded import embedded
@@ -99,6 +99,10 @@ class Server:
                 )  # fmt: skip
             try:
                 await self._serve(task_status)
+            except* RowsDamaged as group:
+                raise CannotGoOn(
+                    f"rows in {config.data_dir} are damaged: {first_of(group)}; restore a backup"
+                ) from group
             except* (RowsFailed, LogFailed) as group:
                 raise CannotGoOn(
                     f"cannot write to {config.data_dir}: {first_of(group)}; give the disk space and"

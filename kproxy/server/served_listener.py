@@ -10,7 +10,7 @@ from kproxy.security.certificates import BadCertificate, PrincipalRules
 from kproxy.security.jwks import KeySet
 from kproxy.security.login import Mechanisms
 from kproxy.security.mechanisms import Users, offered
-from kproxy.security.oauth import Claims, Tokens
+from kproxy.security.oauth import Claims, Issuers, Tokens
 from kproxy.security.tls import Tls
 from kproxy.server.admission import Admission
 from kproxy.server.attempts import Attempts
@@ -33,7 +33,7 @@ class ServedListener:
         self.tls: Tls | None = None
         self.rules: PrincipalRules | None = None
         self.mechanisms: Mechanisms = {}
-        self._keys: KeySet | None = None
+        self._keys: list[KeySet] = []
         self.attempts = Attempts()
         admission = admission or Admission(_ANY, _ANY)
         self.room = admission.room(logins=config is not None and (config.tls or config.sasl))
@@ -46,23 +46,21 @@ class ServedListener:
                 self.rules = PrincipalRules(config.principal_rules)
             except BadCertificate as error:
                 raise CannotStart(f"principal_rules of listener {self.name}: {error}") from None
-        if config.oauth_jwks is not None:
-            self._keys = KeySet(config.oauth_jwks)
+        self._keys = [KeySet(one.jwks) for one in config.issuers]
 
     def open(self, users: Users) -> None:
         """Open for clients. Raises CannotStart: there is no way to log in."""
         config = self.config
         assert config is not None
-        tokens = None
-        if self._keys is not None:
-            assert config.oauth_issuer is not None
-            assert config.oauth_audience is not None
+        checks: list[Tokens] = []
+        for issuer, keys in zip(config.issuers, self._keys, strict=True):
             claims = Claims(
-                config.oauth_principal_claim, config.oauth_scope_claim, config.oauth_scopes
+                issuer.principal_claim, issuer.scope_claim, issuer.scopes, issuer.principal_prefix
             )
-            tokens = Tokens(config.oauth_issuer, config.oauth_audience, self._keys.keys, claims)
-            tokens.unknown_key = self._keys.want
-            self._keys.start()
+            checks.append(Tokens(issuer.issuer, issuer.audience, keys.keys, claims))
+            checks[-1].unknown_key = keys.want
+            keys.start()
+        tokens = checks[0] if len(checks) == 1 else Issuers(checks) if checks else None
         self.mechanisms = offered(config.sasl_mechanisms, users, tokens)
         if config.sasl and not self.mechanisms:
             raise CannotStart(f"listener {self.name} offers no mechanism to log in by")
@@ -100,12 +98,12 @@ class ServedListener:
         """Read certificates again, and keys of tokens."""
         if self.tls is not None:
             self.tls.reload()
-        if self._keys is not None:
-            self._keys.reload()
+        for keys in self._keys:
+            keys.reload()
 
     def close(self) -> None:
-        if self._keys is not None:
-            self._keys.close()
+        for keys in self._keys:
+            keys.close()
 
     def standing(self) -> Mapping[str, float]:
         """Return when its certificate ends, in seconds since 1970; empty without one."""

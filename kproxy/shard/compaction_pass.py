@@ -17,6 +17,7 @@ from kproxy.shard.compaction_keys import Aborted, Keys
 from kproxy.shard.compaction_plan import Plan
 from kproxy.shard.copier import copy_of
 from kproxy.shard.shard import Shard
+from kproxy.store.damage import DamagedBatch
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Compact
 from kproxy.virtual.rows.batches import GENERATION_MAX, Batch
@@ -51,7 +52,7 @@ class _Found(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A batch whose records cannot be told."""
+    """A batch that is damaged, or whose records cannot be told."""
 
 
 class _TooMany(Exception):
@@ -101,7 +102,7 @@ class Pass:
     async def run(self) -> None:
         """Run the pass.
 
-        Raises Unreadable, Stopped, KafkaError, OSError, EOFError: the next one goes on.
+        Raises Unreadable, Stopped, KafkaError, OSError: the next one goes on.
         """
         plan = self._plan
         end, size_through = await self._note_keys()
@@ -241,9 +242,11 @@ class Pass:
 
     def _bytes(self, found: list[tuple[int, Batch]]) -> Iterator[bytes]:
         for _, batch in found:
-            data = bytearray(batch.length)
-            self._shard.segments.read_into(memoryview(data), batch.segment, batch.position, True)
-            yield bytes(data)
+            place = batch.segment, batch.position, batch.length
+            try:
+                yield bytes(self._shard.segments.batch(*place) or b"")
+            except DamagedBatch as error:
+                raise Unreadable(str(error)) from error
 
 
 def _what(data: bytes, last_offset: int, aborted: Aborted) -> _What:

@@ -141,7 +141,7 @@ class Compactor:
             self._counters.not_compacted += 1
             if len(self._unreadable) < _UNREADABLE_MAX:
                 self._unreadable.add(key)
-        except (Stopped, KafkaError, EOFError, OSError) as error:
+        except (Stopped, KafkaError, OSError) as error:
             _log.warning("compaction_stopped", queue=self._name(key), reason=str(error))
             self._shard.note_uncompacted(key)
         finally:

@@ -199,6 +199,7 @@ class Copier:
         frame = self._reader.at(position)
         if frame is None:
             _log.error("damaged_frame_not_copied", segment=self._segment, position=position)
+            self._shard.segments.damage.counters.batches_damaged += 1
             return True
         log_offset, envelope, location, _ = frame
         for number, copy in enumerate(self._live.copies(log_offset, envelope, location), 1):

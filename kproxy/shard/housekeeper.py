@@ -2,9 +2,9 @@
 
 None of it changes an answer.
 
-- A checkpoint flushes the rows. The order is: fsync the log on a thread; fsync on the loop the
-  envelopes applied meanwhile; begin the flush before anything else is applied. So flushed rows
-  never run ahead of the synced log.
+- A checkpoint flushes the rows. The order is: fsync the log; hold commits up, and fsync what was
+  applied meanwhile; begin the flush before anything else is applied. So flushed rows never run
+  ahead of the synced log.
 - A sweep removes the index rows of batches that no reader can reach any more, and subtracts the
   bytes of these batches from their segments' live bytes. Leftovers of transactions go as well.
 - A segment without live bytes is deleted, once the rows that say so are on disk.
@@ -16,17 +16,19 @@ All work is cut into slices, so that live traffic goes between them.
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 import structlog
-from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import KafkaError
 from kproxy.config.server import Config
+from kproxy.log.sequencer import LogChanged
 from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.loop.pace import Pace
 from kproxy.loop.pulse import pulse
+from kproxy.loop.threads import on_disk
 from kproxy.shard.copier import Copier
 from kproxy.shard.shard import Shard, flush_bytes
 from kproxy.virtual.commands.offsets import DeleteOffsets
@@ -104,8 +106,11 @@ class Housekeeper:
             await self.round()
 
     async def round(self) -> None:
-        """Run one round of all there is to do."""
-        await to_thread.run_sync(self._shard.disk_space.look)
+        """Run one round of all there is to do. Raises LogChanged: the copy is to be made again."""
+        damaged = self._shard.segments.damage.seen or self._shard.kv.damage.seen
+        if self._in_order and damaged:
+            raise LogChanged("the local copy is damaged")
+        await on_disk(self._shard.disk_space.look)
         self._shard.kv.let_go()
         swept = await self._sweep()
         if self._mostly_dead(self._shard.segments.active):
@@ -136,15 +141,14 @@ class Housekeeper:
         """
         shard = self._shard
         wanted = 2 * shard.kv.unflushed_bytes() + _FLUSH_SPARE_BYTES
-        if not await to_thread.run_sync(shard.disk_space.fits, wanted):
+        if not await on_disk(partial(shard.disk_space.fits, wanted)):
             return
-        await shard.log.sync()  # most of it, while commits go on
-        shard.log.sync_rest()  # from here to the next line nothing is applied
-        shard.refuse_failed()
-        through = shard.applied_through
-        shard.note_counts()
-        shard.kv.begin_flush()
-        await to_thread.run_sync(shard.kv.finish_flush)
+        async with shard.log.synced():
+            shard.refuse_failed()
+            through = shard.applied_through
+            shard.note_counts()
+            shard.kv.begin_flush()
+        await on_disk(shard.kv.finish_flush)
         shard.durable_through = through
         self._flushed_at = self._monotonic()
 

@@ -174,7 +174,7 @@ class Shard:
     ) -> Checkpoint:
         if last is None:
             return self.applied_through.moved(next_offset, *end)
-        return Checkpoint(next_offset, *end, *_identity(last))
+        return Checkpoint(next_offset, *end, *identity(last))
 
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
         """Write housekeeping's changes, which no answer depends on, in one piece."""
@@ -221,8 +221,7 @@ class Shard:
         segments = self.segments
         data = self.kv.get(CHECKPOINT_KEY)
         checkpoint = decode_checkpoint(data) if data else Checkpoint()
-        first = checkpoint.next_offset
-        segment, position = checkpoint.segment, checkpoint.position
+        first, segment, position, *_ = checkpoint
         if data:
             self._restore_counts(first, check)
         if not segments.ids:
@@ -240,7 +239,8 @@ class Shard:
         mark = synced.read(segments.directory)
         for other in [one for one in segments.ids if mark is None or one >= mark.segment]:
             segments.force(other)  # for rows are made from it, and put on disk
-        if self._shared and not tail.is_whole(segments, mark, segment, position):
+        live = self.state.live_segments
+        if self._shared and not tail.is_whole(segments, live(), mark, segment, position):
             raise DamagedLog(f"{segments.path(segment).name} has lost what was not on disk")
         while True:
             self._replay(segment, position, check)
@@ -325,10 +325,6 @@ class Shard:
                 return segment
         return 0
 
-    def ends_with(self, envelope: Envelope) -> bool:
-        """Whether this envelope is the last one that was applied."""
-        return _identity(envelope) == self.applied_through.last_envelope
-
     @property
     def unfinished(self) -> bool:
         """Whether a rebuild was broken off: there are rows, and none says what they stand for."""
@@ -394,7 +390,7 @@ def _behind(location: LogLocation) -> tuple[int, int]:
     return location.segment, location.position + location.length
 
 
-def _identity(envelope: Envelope) -> tuple[int, int, int]:
+def identity(envelope: Envelope) -> tuple[int, int, int]:
     """Return writer, counter, CRC-32C of the body; embedded there is no writer, and nobody asks."""
     writer = envelope.writer
     return writer, envelope.counter, crc32c(envelope.body) if writer else 0

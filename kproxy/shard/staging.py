@@ -18,8 +18,6 @@ from anyio import to_thread
 from kproxy.common.errors import CannotStart
 from kproxy.shard.shard import Shard
 from kproxy.store import backups, files
-from kproxy.store.rocks import RowsFailed
-from kproxy.store.rows_reader import RowsReader
 
 _log = structlog.get_logger()
 
@@ -56,9 +54,9 @@ class Staging:
             _log.info("backup_staged", segments=len(log))
             yield {"path": str(self._staged.absolute()), "log": log}
         finally:
-            self._busy = False
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(sweep, self._directory)
+            self._busy = False
 
     async def _stage(self) -> dict[str, int]:
         shard, source = self._shard, self._directory / backups.SHARD
@@ -77,23 +75,17 @@ class Staging:
         return log
 
     async def _link_rows(self, source: Path, target: Path) -> None:
-        """Link the rows' tables while RocksDB goes on."""
+        """Link the rows' tables while RocksDB goes on.
+
+        They belong together if they open. The command opens them: that would hold the loop here.
+        """
         for _ in range(_TRIES):
             tables = self._shard.kv.tables()
             try:
-                await to_thread.run_sync(_link_rows, source, target, tables)
-            except (FileNotFoundError, RowsFailed):
+                await to_thread.run_sync(backups.link_rows, source, target, tables)
+            except FileNotFoundError:
                 await to_thread.run_sync(shutil.rmtree, target)
                 await anyio.sleep(_AGAIN_S)
             else:
                 return
-        raise CannotStart("the rows change too fast to be backed up: try again")
-
-
-def _link_rows(source: Path, target: Path, tables: frozenset[str]) -> None:
-    """Link tables and open them, for RocksDB notes a new table before it names it.
-
-    Raises FileNotFoundError or RowsFailed where the files do not belong together.
-    """
-    backups.link_rows(source, target, tables)
-    RowsReader(target).close()
+        raise CannotStart(backups.UNSTEADY)

@@ -4,18 +4,21 @@ The acknowledgements of one partition take effect together or not at all. Other 
 request go on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import ge, gt, itemgetter
 from typing import NamedTuple
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.loop.pace import Pace
+from kproxy.loop.pace import Pace, slices
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.counting import By
+from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
-from kproxy.shares.window import RENEW, BeyondEnd, InvalidState, Pending, Window
+from kproxy.shares.window import RENEW, WINDOW_MAX, BeyondEnd, InvalidState, Pending, Window
 from kproxy.virtual.commands.shares import Run
 from kproxy.virtual.rows.shares import TERMINAL
 
@@ -35,6 +38,7 @@ class Acknowledged(NamedTuple):
 
 
 DONE = Acknowledged()
+_AT_ONCE = 500  # acknowledgements of records that are held by lane: about a millisecond
 _NOWHERE = -(1 << 63) - 1  # before any offset that a client can name
 
 
@@ -44,14 +48,16 @@ def check_form(said: Sequence[Said], *, renews: bool) -> None:
         raise KafkaError(
             Code.INVALID_REQUEST, f"A partition takes {BATCHES_MAX} acknowledgements at once."
         )
+    if not said:
+        return
     last_type = RENEW if renews else RENEW - 1
-    before = _NOWHERE
-    for first, last, types in said:
-        wrong = first > last or last < 0 or first < before
-        wrong = wrong or len(types) not in (1, last - first + 1)
-        if wrong or min(types) < 0 or max(types) > last_type:
-            raise KafkaError(Code.INVALID_REQUEST)
-        before = last
+    firsts, lasts, kinds = zip(*said, strict=True)
+    wrong = min(lasts) < 0 or any(map(gt, firsts, lasts)) or any(map(gt, lasts, firsts[1:]))
+    wrong = wrong or any(
+        len(types) != 1 and len(types) != last - first + 1 for first, last, types in said
+    )
+    if wrong or any(min(types) < 0 or max(types) > last_type for types, _ in groupby(kinds)):
+        raise KafkaError(Code.INVALID_REQUEST)
 
 
 class Acknowledging:
@@ -150,10 +156,16 @@ class Acknowledging:
         renewals: list[tuple[int, int]] = []
         try:
             before = _NOWHERE
-            for first, last, types in said:
-                self._one(share.window, before, (first, last, types), pending, renewals)
-                before = last
-                if pace.due:
+            for some in _alike(said) if share.lanes is not None else (said,):
+                at_once = self._at_once(share.window, before, some, pending)
+                for one in () if at_once else some:
+                    self._one(share.window, before, one, pending, renewals)
+                    before = one[1]
+                    if pace.due:
+                        self._log()
+                        await pace.rest()
+                before = some[-1][1]
+                if at_once and pace.due:
                     self._log()
                     await pace.rest()
             if renewals:
@@ -178,12 +190,23 @@ class Acknowledging:
             raise InvalidState("The offset cannot be acknowledged. The offset is not acquired.")
         window.check(self._session.member, first, last)
         some = window.acknowledge(first, last, types, self._settings.delivery_count_limit, renewals)
-        pending.held.extend(some.held)
-        for run in some.runs:
-            if pending.runs and (joined := _joined(pending.runs[-1], run)) is not None:
-                pending.runs[-1] = joined
-            else:
-                pending.runs.append(run)
+        _add(pending, some)
+
+    def _at_once(
+        self, window: LaneWindow, before: int, said: Sequence[Said], pending: Pending
+    ) -> bool:
+        """Do what is said of records that are held by lane, wherever they lie; or nothing."""
+        kinds = said[0][2]
+        if window.lanes is None or len(kinds) != 1 or said[0][0] <= before:
+            return False
+        offsets = _offsets_of(said)
+        some = offsets and window.acknowledge_scattered(
+            self._session.member, offsets, kinds[0], self._settings.delivery_count_limit
+        )
+        if not some:
+            return False
+        _add(pending, some)
+        return True
 
     def _renew(self, window: Window, renewals: Sequence[tuple[int, int]]) -> None:
         """Hold records for longer, if they are all held still. Raise InvalidState."""
@@ -196,6 +219,34 @@ class Acknowledging:
     def _log(self) -> None:
         changes, self._changes = self._changes, []
         self._logged += self._shares.log(self._session.group, changes)
+
+
+def _alike(said: Sequence[Said]) -> Iterator[list[Said]]:
+    """Yield acknowledgements of the same types, so many at a time."""
+    for _, alike in groupby(said, itemgetter(2)):
+        yield from slices(list(alike), _AT_ONCE)
+
+
+def _offsets_of(said: Sequence[Said]) -> list[int]:
+    """Return the records of ascending acknowledgements; none where these overlap, or are wide."""
+    firsts, lasts, _ = zip(*said, strict=True)
+    if sum(lasts) - sum(firsts) > WINDOW_MAX or any(map(ge, lasts, firsts[1:])):
+        return []
+    if firsts == lasts:
+        return list(firsts)
+    return [offset for first, last, _ in said for offset in range(first, last + 1)]
+
+
+def _add(pending: Pending, some: Pending) -> None:
+    pending.held.extend(some.held)
+    if not some.runs:
+        return
+    first, *more = some.runs
+    if pending.runs and (joined := _joined(pending.runs[-1], first)) is not None:
+        pending.runs[-1] = joined
+    else:
+        pending.runs.append(first)
+    pending.runs.extend(more)
 
 
 def _joined(before: Run, run: Run) -> Run | None:

@@ -23,20 +23,23 @@ class By(Enum):
 
 def count(counters: Counters, runs: Iterable[Run], by: By) -> None:
     """Add what some runs say to the counters."""
-    for run in runs:
-        state, cause = run.byte & STATE_BITS, run.cause & ~OWED
+    alike: dict[tuple[int, int], int] = {}
+    for _, records, byte, cause in runs:
+        alike[byte, cause] = alike.get((byte, cause), 0) + records
+    for (byte, cause), records in alike.items():
+        state, cause = byte & STATE_BITS, cause & ~OWED
         if state == RecordState.ACKNOWLEDGED:
-            counters.share_accepted += run.records
+            counters.share_accepted += records
             continue
         if cause == Cause.REJECTED:
-            counters.share_rejected += run.records
+            counters.share_rejected += records
         elif state == RecordState.AVAILABLE or cause == Cause.DELIVERY_LIMIT:
             if by is By.MEMBER:
-                counters.share_released += run.records
+                counters.share_released += records
             elif by is By.TIME:
-                counters.share_timed_out += run.records
+                counters.share_timed_out += records
         if state == RecordState.ARCHIVED:
-            counters.share_archived[_cause_of(cause, by)] += run.records
+            counters.share_archived[_cause_of(cause, by)] += records
 
 
 def _cause_of(cause: int, by: By) -> str:

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kproxy.metadata.demands import Demands, Fault
+from kproxy.metadata.lane_settings import LaneRules
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.made_batches import Content, batch, body_of, content_of_body, header, record
 from kproxy.protocol.record_runs import body_runs
 from kproxy.protocol.records import repacked
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
+from kproxy.shares.lanes.reading import LaneReader
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.shares import Cause
 from kproxy.virtual.rows.batches import Batch
@@ -30,6 +32,7 @@ from kproxy.virtual.types import QueueId
 OFFSETS_MAX = 5000
 """Offsets in one batch."""
 BATCH_BYTES = 1 << 20
+_LANE_BYTES = 1000  # a longer lane is not named
 _READ_BYTES = 1 << 20  # stored bytes that are read for one batch of dead letters
 _KEPT_BYTES = 8 << 20  # bytes of records that are read ahead, of one batch and of all
 _ROWS_MAX = 500  # rows of owed records, and of stored batches
@@ -92,6 +95,8 @@ class Words(NamedTuple):
     bytes_max: int
     record_bytes_max: int
     time_ms: int
+    lanes: LaneRules | None = None
+    """The rules by which records have lanes, where their letters name these."""
 
 
 def plan(shard: Shard, runs: Iterable[Run]) -> BatchPlan | None:
@@ -162,6 +167,9 @@ class _Records:
         self._stored = planned.stored
         self._bytes_max = words.record_bytes_max if words.copies else 0
         self._keyed = words.demands.keyed
+        self._lanes = None if words.lanes is None else LaneReader(words.lanes)
+        self.lanes: dict[int, bytes] = {}
+        """The lanes of records that were loaded, by offset."""
         self._wanted = Counter(  # more than once where a record was archived again after a rewind
             offset for run, until in planned.runs for offset in range(run.first, until + 1)
         )
@@ -194,8 +202,8 @@ class _Records:
 
     def _load(self, last_offset: int, stored: Batch, asked: int) -> _Loaded | None:
         """Read what is wanted of a batch, as much as is kept at a time, and what is asked for."""
-        data = memoryview(bytearray(stored.length))
-        self._segments.read_into(data, stored.segment, stored.position, True)
+        place = stored.segment, stored.position, stored.length
+        data = memoryview(self._segments.batch(*place) or b"")
         head = read_header(data)
         if head.is_control:
             return None
@@ -203,8 +211,9 @@ class _Records:
         found: dict[int, bytes] = {}
         told = base_offset
         try:
-            for run in body_runs(head, data, headers=False):
-                for delta, _, key, body, _ in run:
+            names = False if self._lanes is None else self._lanes.names
+            for run in body_runs(head, data, headers=names):
+                for delta, _, key, body, headers in run:
                     offset = base_offset + delta
                     if offset != asked and self._wanted[offset] <= 0:
                         continue
@@ -213,6 +222,10 @@ class _Records:
                         continue
                     found[offset] = body if len(body) <= self._bytes_max else self._bare(key)
                     room -= len(found[offset])
+                    if self._lanes is not None:
+                        lane = self._lanes.lane(key, headers)
+                        if len(lane) <= _LANE_BYTES:
+                            self.lanes[offset] = lane
                 told = base_offset + run[-1][0] + 1
                 if through <= told and asked < told:
                     break
@@ -233,7 +246,7 @@ _NOT_LOADED = _Loaded({}, -1)
 
 
 def make(segments: Segments, planned: BatchPlan, words: Words) -> Made:
-    """Return the batch of a plan, or of its beginning. On a thread. Raise OSError, EOFError."""
+    """Return the batch of a plan, or of its beginning. On a thread. Raise OSError."""
     source = _Records(segments, planned, words)
     first_run = planned.runs[0][0]
     first = last = Position(*first_run.place, first_run.first)
@@ -242,7 +255,7 @@ def make(segments: Segments, planned: BatchPlan, words: Words) -> Made:
     for run, offset in _offsets(planned):
         content = _content(source, run, offset, planned.log_start, copies=words.copies)
         if content is not None:
-            one = _letter(len(made), content, run.owed, offset, words)
+            one = _letter(len(made), content, run.owed, offset, words, source.lanes.get(offset))
             if made and size + len(one) > words.bytes_max:
                 break
             made.append(one)
@@ -253,9 +266,13 @@ def make(segments: Segments, planned: BatchPlan, words: Words) -> Made:
     return Made(_batch(made, words), len(made), first, last)
 
 
-def _letter(number: int, content: Content, owed: Owed, offset: int, words: Words) -> bytes:
+def _letter(
+    number: int, content: Content, owed: Owed, offset: int, words: Words, lane: bytes | None
+) -> bytes:
     """Return the record of a dead letter: as much of its content as its queue takes."""
     headers = _headers(owed, offset, words.topic)
+    if lane is not None:
+        headers.append(header("kproxy.dlq.lane", lane))
     only_key = Content(content.key if words.demands.keyed else None)
     for some in (content, only_key, Content()):
         more = headers

@@ -276,7 +276,7 @@ class Sender:
             return True  # its queue is gone: looked at again at once
         try:
             made = await self._made(planned, stream, target)
-        except (OSError, EOFError) as error:
+        except OSError as error:
             self._shared.warn("dead_letters_not_read", group=stream.group, reason=str(error))
             return False
         last = made.last
@@ -319,6 +319,7 @@ class Sender:
             copies=source is not None and shared.copies(stream.group, source.name),
             demands=demands, bytes_max=min(BATCH_BYTES, most), record_bytes_max=most,
             time_ms=shared.clock.now_ms(),
+            lanes=None if source is None else shared.lanes(stream.group, source.name),
         )  # fmt: skip
         with shard.segments.pinned({stored.segment for _, stored in planned.stored}):
             return await to_thread.run_sync(

@@ -16,6 +16,7 @@ from kproxy.log.base import Ticket
 from kproxy.loop.clock import Clock
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.lane_settings import LaneRules
 from kproxy.metadata.levels import Level
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -150,9 +151,22 @@ class DeadLetterServices:
         Settings may be changed by several at once. So their rights are asked of what stands now,
         and each of both values has its own signer.
         """
-        settings, permits = self.targets.settings(group), self.behalf.permits
-        if not settings.dead_letter_copies_record:
-            return False
+        settings = self.targets.settings(group)
+        return settings.dead_letter_copies_record and self._may_tell(settings, queue)
+
+    def lanes(self, group: str, queue: str) -> LaneRules | None:
+        """Return the rules that say a record's lane, if the group has lanes and may tell of them.
+
+        A lane is a part of the record: the setters of the dead-letter queue must be able to read
+        it.
+        """
+        settings = self.targets.settings(group)
+        if settings.lanes is None or settings.lanes.by_level:
+            return None
+        return settings.lanes if self._may_tell(settings, queue) else None
+
+    def _may_tell(self, settings: GroupSettings, queue: str) -> bool:
+        permits = self.behalf.permits
         by, copied_by = settings.dead_letters_set_by, settings.dead_letters_copied_by
         target = settings.dead_letter_queue
         if asked_for_rights(by) and not permits(by).sees(Op.WRITE, Resource.TOPIC, target):

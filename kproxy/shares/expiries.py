@@ -9,16 +9,19 @@ within a bound.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from kproxy.protocol.batch import read_header
+from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.protocol.record_runs import body_runs
+from kproxy.protocol.records import Body
 from kproxy.protocol.varint import Malformed
 from kproxy.shares.taking import EXPIRED, Stretch
+from kproxy.store.damage import DamagedBatch
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import StoredBatch
 
 EXPIRES_AT, TTL_MS = b"kproxy.expires-at", b"kproxy.ttl-ms"
-_NAMES = frozenset((EXPIRES_AT, TTL_MS))
+NAMES = frozenset((EXPIRES_AT, TTL_MS))
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
 _TIMES_MAX = 100_000
 _BATCHES_MAX = 2000
@@ -31,24 +34,36 @@ Times = Sequence[tuple[int, int]]
 def read_times(segments: Segments, batches: Sequence[StoredBatch]) -> dict[int, Times]:
     """Return the times of each batch by its base offset. Runs on a thread."""
     found: dict[int, Times] = {}
-    for base, segment, position, length in batches:
-        data = bytearray(length)
-        segments.read_into(memoryview(data), segment, position, wait=True)
-        found[base] = list(_times(base, bytes(data)))
+    for base, *place in batches:
+        with suppress(DamagedBatch):  # the next look says so
+            found[base] = list(_times(base, bytes(segments.batch(*place) or b"")))
     return found
 
 
 def _times(base: int, data: bytes) -> Iterator[tuple[int, int]]:
     header = read_header(data)
-    if not header.codec and EXPIRES_AT not in data and TTL_MS not in data:
+    if not may_expire(header, data):
         return
     try:
-        for run in body_runs(header, data, headers=_NAMES):
-            for delta, time_ms, _, _, headers in run:
-                if headers and (at_ms := _expires_at(time_ms, headers)) is not None:
-                    yield base + delta, at_ms
+        for run in body_runs(header, data, headers=NAMES):
+            yield from times_in(base, run)
     except Malformed:
         return  # a record that cannot be read does not expire
+
+
+def may_expire(header: BatchHeader, data: bytes | memoryview) -> bool:
+    """Return whether a batch may have records that say when they expire."""
+    if header.codec:
+        return True
+    data = bytes(data)
+    return EXPIRES_AT in data or TTL_MS in data
+
+
+def times_in(base: int, run: Sequence[Body]) -> Iterator[tuple[int, int]]:
+    """Yield the times of records of a batch, of which `NAMES` were looked at."""
+    for delta, time_ms, _, _, headers in run:
+        if headers and (at_ms := _expires_at(time_ms, headers)) is not None:
+            yield base + delta, at_ms
 
 
 def _expires_at(time_ms: int, headers: dict[bytes, bytes | None]) -> int | None:

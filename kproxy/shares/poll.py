@@ -17,12 +17,15 @@ from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
+from kproxy.shares.lanes.cutting import is_worthwhile
+from kproxy.shares.lanes.scattered import Scattered
+from kproxy.shares.lanes.share_lanes import ShareLanes
+from kproxy.shares.readable import Readable
 from kproxy.shares.sessions import Followed, Ident, ShareSession, ShareSessions
-from kproxy.shares.share_partition import Readable, Searching, SharePartition
+from kproxy.shares.share_partition import Searching, SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
-from kproxy.shares.taking import EXPIRED, Limits, Range
+from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
-from kproxy.virtual.rows.batches import StoredBatch
 
 _FOUND_MAX = 1000  # partitions with records in an answer
 
@@ -48,6 +51,8 @@ class Found(NamedTuple):
     ranges: list[Range] = []  # noqa: RUF012 - never changed in place
     stored: Stored | None = None
     size: int = 0
+    cut: bytes = b""
+    """The records, where they are cut out of their batches."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class _Round:
     logged: list[Logged] = field(default_factory=list)
     places: dict[int, tuple[int, Followed]] = field(default_factory=dict)
     """The places in `found` of what was delivered before, by the change that says so."""
+    cuts: list[tuple[int, Followed, Scattered]] = field(default_factory=list)
+    """The places in `found` of records that are to be cut out of their batches."""
     bytes_left: int = 0
     records_left: int = 0
     again: bool = False
@@ -86,6 +93,7 @@ class SharePoll:
         self._changed: anyio.Event | None = None  # while it waits
         self._told = False
         self._errors: list[Found] = []
+        self._goals: dict[SharePartition, int] = {}  # up to where lanes are looked for first
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """Poll and return the partitions' parts of the answer."""
@@ -111,7 +119,10 @@ class SharePoll:
                             continue
                 seen = await self._round()
                 if seen.found or seen.news:
-                    return [*await self._given(seen), *self._errors]
+                    given = await self._cut_out(seen, await self._given(seen))
+                    if given or self._errors:
+                        return [*given, *self._errors]
+                    continue
                 if seen.again:
                     await self._pace.rest()
                     self.settings = self._shares.settings(session.group)
@@ -157,7 +168,13 @@ class SharePoll:
         for followed in list(self._session.dirty):
             with suppress(KafkaError):
                 share = self._locate(followed)
+                lanes = share.use_lanes(settings, self._shares.lane_memory)
                 try:
+                    if lanes is not None:
+                        if share.look_by_lane(lanes, self._goals):
+                            size += int(lanes.index.available * lanes.bytes_each)
+                        share.waiters[followed] = None
+                        continue
                     readable = share.readable(
                         settings.read_committed, settings.record_locks_max, WINDOW_MAX,
                         self._shares.now_ms(),
@@ -220,6 +237,20 @@ class SharePoll:
         session.told.discard(followed)
         try:
             share = self._locate(followed)
+            lanes = share.use_lanes(settings, self._shares.lane_memory)
+            readable: Readable | None = None
+            if lanes is not None:
+                found = share.look_by_lane(lanes, self._goals)
+            else:
+                readable = share.readable(
+                    settings.read_committed, settings.record_locks_max, seen.records_left,
+                    self._shares.now_ms(),
+                )  # fmt: skip
+                found = readable is not None
+        except Searching:
+            seen.again = True
+            followed.error = Code.NONE
+            return share
         except KafkaError as error:
             session.dirty.pop(followed, None)
             session.again.add(followed)  # in the next poll: this one goes on with the others
@@ -229,21 +260,12 @@ class SharePoll:
             followed.error = error.code
             return None
         followed.error = Code.NONE
-        try:
-            readable = share.readable(
-                settings.read_committed, settings.record_locks_max, seen.records_left,
-                self._shares.now_ms(),
-            )  # fmt: skip
-        except Searching:
-            seen.again = True
-            return share
         dirty = session.dirty
         dirty.pop(followed, None)
-        if readable is None:
+        if not found:
             share.waiters[followed] = None
             return None
-        readable.cut(seen.bytes_left)
-        if self._acquire(followed, share, readable, seen) and share.has_more:
+        if self._acquire(followed, share, readable, lanes, seen) and share.has_more:
             dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
         else:
@@ -268,17 +290,28 @@ class SharePoll:
         return share
 
     def _acquire(
-        self, followed: Followed, share: SharePartition, readable: Readable, seen: _Round
-    ) -> bool:
-        """Return whether anything became of what is readable."""
+        self, followed: Followed, share: SharePartition, readable: Readable | None,
+        lanes: ShareLanes | None, seen: _Round,
+    ) -> bool:  # fmt: skip
+        """Return whether anything became of what is readable, or of lanes whose turn it is."""
         settings, asked = self.settings, self._limits
         limits = Limits(
             settings.delivery_count_limit, settings.record_locks_max, seen.records_left,
             asked.exact, asked.batch_size,
         )  # fmt: skip
-        deadline = self._shares.now() + settings.lock_duration_ms / 1000
-        number = self._shares.next_number()
-        taken = share.acquire(self._session.member, readable, limits, deadline, number)
+        now = self._shares.now()
+        deadline = now + settings.lock_duration_ms / 1000
+        number, member = self._shares.next_number(), self._session.member
+        if lanes is not None:
+            limits = lanes.within(limits, seen.bytes_left)
+            taken = share.window.acquire_by_lane(
+                member, limits, deadline, number, now, self._shares.now_ms()
+            )
+            self._shares.held_until(share, lanes.index.due)
+        else:
+            assert readable is not None
+            readable.cut(seen.bytes_left)
+            taken = share.acquire(member, readable, limits, deadline, number)
         change = PartitionChange(share, taken.runs, taken.archived if taken.archived.runs else None)
         if taken.runs:
             seen.unlogged.append(change)
@@ -286,14 +319,23 @@ class SharePoll:
             seen.again = seen.again or bool(taken.runs)
             return bool(taken.runs)
         self._shares.held_until(share, deadline)
-        batches = overlapping(readable, taken.ranges)
+        ranges = taken.ranges
+        if lanes is None:
+            assert readable is not None
+            batches = readable.overlapping(ranges)
+        else:
+            spans = share.spans_of(ranges, lanes)
+            batches = [batch for batch, _ in spans]
+            if is_worthwhile(spans, ranges):
+                scattered = Scattered(share, spans, seen.bytes_left)
+                seen.cuts.append((len(seen.found), followed, scattered))
         size = sum([batch[3] for batch in batches])
         seen.bytes_left -= size
-        seen.records_left -= sum([last - first + 1 for first, last, _ in taken.ranges])
+        seen.records_left -= sum([last - first + 1 for first, last, _ in ranges])
         if taken.redelivered:
             seen.places[id(change)] = len(seen.found), followed
         stored = Stored(batches, share.shard.segments)
-        seen.found.append(Found(followed.ident, ranges=taken.ranges, stored=stored, size=size))
+        seen.found.append(Found(followed.ident, ranges=ranges, stored=stored, size=size))
         return True
 
     async def _given(self, seen: _Round) -> list[Found]:
@@ -306,8 +348,31 @@ class SharePoll:
                     seen.found[place] = Found(seen.found[place].ident, code)
         return seen.found
 
+    async def _cut_out(self, seen: _Round, found: list[Found]) -> list[Found]:
+        """Cut scattered records out of their batches; return what there is to be given then."""
+        limit = self.settings.delivery_count_limit
+        for place, followed, scattered in seen.cuts:
+            one = found[place]
+            if not one.ranges:
+                continue
+            given = await scattered.cut(self._shares, self._session.member, one.ranges, limit)
+            if given is None:
+                continue
+            if given.gone.runs:
+                change = PartitionChange(scattered.share, given.gone.runs, given.gone)
+                self._shares.log(self._session.group, [change])
+            if given.left:
+                self._look_again(followed, scattered.share)
+            found[place] = one._replace(
+                ranges=given.ranges, stored=None, size=len(given.batch), cut=given.batch
+            )
+        return [one for one in found if one.ranges or one.code]
+
     def _give_back(self, followed: Followed, share: SharePartition, found: Found) -> None:
         share.window.give_back(found.ranges)
+        self._look_again(followed, share)
+
+    def _look_again(self, followed: Followed, share: SharePartition) -> None:
         share.waiters.pop(followed, None)
         self._session.dirty[followed] = None
         share.wake_next()
@@ -326,19 +391,3 @@ class SharePoll:
             if one.code:
                 kept.append(one)
         return kept
-
-
-def overlapping(readable: Readable, ranges: list[Range]) -> list[StoredBatch]:
-    """Return the batches that have any of the records of ascending ranges."""
-    found: list[StoredBatch] = []
-    at = 0
-    for first, last, batch in readable.stretches:
-        if batch is None or batch is EXPIRED:
-            continue
-        while at < len(ranges) and ranges[at].last < first:
-            at += 1
-        if at == len(ranges):
-            break
-        if ranges[at].first <= last and (not found or found[-1] != batch):
-            found.append(batch)
-    return found

@@ -4,24 +4,28 @@ It is made from the rows when somebody asks for it, and forgotten once nobody fo
 rows say all there is to say.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
 from typing import Protocol
 
 from anyio import CapacityLimiter, to_thread
 
+from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.aborted import AbortedSearch
-from kproxy.protocol.batch import HEADER_BYTES, read_header
+from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
+from kproxy.shares.aborted_stretch import AbortedStretch, transactions_of
 from kproxy.shares.expiries import Expiries, read_times
-from kproxy.shares.taking import EXPIRED, Limits, Stretch
-from kproxy.shares.window import Acquired, Pending, Window
+from kproxy.shares.lanes.cutting import Span
+from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
+from kproxy.shares.readable import Readable
+from kproxy.shares.taking import Limits, Range, Stretch
+from kproxy.shares.window import Acquired, Pending
 from kproxy.store.rocks import Checkpoint
-from kproxy.store.segments import Segments
 from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch, transaction_of
-from kproxy.virtual.rows.shares import SHARE_PARTITIONS
+from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS, freed_key
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
@@ -46,85 +50,6 @@ class Waiter(Protocol):
         ...
 
 
-class Readable:
-    """A look at a share partition: batches with something for a member, and holes between them.
-
-    A hole is a stretch that the look saw to have nothing to be given: nothing lies there any more,
-    or all of it was aborted. `cut_short`: there may be more behind what was looked at.
-    """
-
-    __slots__ = ("cut_short", "stretches")
-
-    def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
-        self.cut_short = False
-
-    @property
-    def batches(self) -> list[StoredBatch]:
-        found: list[StoredBatch] = []
-        for _, _, batch in self.stretches:
-            if batch is not None and batch is not EXPIRED and (not found or found[-1] != batch):
-                found.append(batch)
-        return found
-
-    def add(self, first: int, last: int, batch: StoredBatch | None) -> None:
-        """Add what comes next; holes that touch are one."""
-        if batch is None and self.stretches:
-            before = self.stretches[-1]
-            if before[2] is None and before[1] + 1 == first:
-                self.stretches[-1] = before[0], last, None
-                return
-        self.stretches.append((first, last, batch))
-
-    def cut(self, size_max: int) -> None:
-        """Leave out batches that are more bytes than fit; the first one stays whatever its size."""
-        size, before = 0, None
-        for number, (_, _, batch) in enumerate(self.stretches):
-            length = 0 if batch is None or batch == before else batch[3]
-            before = before if batch is None or batch is EXPIRED else batch
-            if size and size + length > size_max:
-                del self.stretches[number:]
-                return
-            size += length
-
-
-class AbortedStretch:
-    """The aborted transactions of a partition's stretch: by producer (first offset, marker's).
-
-    `read`: by its base offset, the transaction of each batch that was read as its row did not say.
-    """
-
-    __slots__ = ("_by_producer", "end", "least", "most", "read", "start")
-
-    def __init__(self, start: int, search: AbortedSearch) -> None:
-        self.start, self.end = start, search.end
-        self.read: dict[int, int] = {}
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for (producer_id, first), marker in zip(search.found, search.markers, strict=True):
-            self._by_producer.setdefault(producer_id, []).append((first, marker))
-        self.least = min((first for _, first in search.found), default=search.end)
-        self.most = max(search.markers, default=start)
-
-    def has(self, producer_id: int, offset: int) -> bool:
-        """Return whether a batch was aborted: a producer's transactions follow one another."""
-        mine = self._by_producer.get(producer_id, ())
-        at = bisect_right(mine, offset, key=_first_offset) - 1
-        return at >= 0 and offset < mine[at][1]
-
-
-def _transactions(segments: Segments, batches: list[StoredBatch]) -> dict[int, int]:
-    """Return the transaction of each batch by its base offset."""
-    found, head = {}, bytearray(HEADER_BYTES)
-    for base, segment, position, _ in batches:
-        segments.read_into(memoryview(head), segment, position, wait=True)
-        found[base] = transaction_of(read_header(bytes(head)))
-    return found
-
-
-def _first_offset(one: tuple[int, int]) -> int:
-    return one[0]
-
-
 class SharePartition:
     """One queue partition for one group, in a shard that this worker serves.
 
@@ -132,8 +57,9 @@ class SharePartition:
     """
 
     __slots__ = (
-        "_aborted", "_as_of", "_claim", "_expiries", "_search", "_unread", "as_of_queues", "due",
-        "epoch", "expires", "followers", "group", "key", "shard", "waiters", "window",
+        "_aborted", "_as_of", "_claim", "_expiries", "_look_end", "_search", "_unread",
+        "as_of_queues", "due", "epoch", "expires", "followers", "group", "key", "lanes", "shard",
+        "waiters", "window",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, key: PartitionKey, group: str, row: Row) -> None:
@@ -149,7 +75,9 @@ class SharePartition:
         self.as_of_queues = -1  # changes of queues that there had been when that was looked up
         self.epoch = row.epoch
         states = share_rows.states(shard.state.get, key, group, row.start, row.end)
-        self.window = Window(row.start, states)
+        self.window = LaneWindow(row.start, states)
+        self.lanes: ShareLanes | None = None
+        self._look_end = -1  # up to which lanes are to be looked for before it can be said
         self.waiters: dict[Waiter, None] = {}
         self.followers = 0
         self.due = inf
@@ -183,7 +111,7 @@ class SharePartition:
         """Return what is available, as far as one look goes; None if nothing is.
 
         `now_ms`: for records that expire. Raise Searching: look again, it is not known yet what was
-        aborted, or has expired.
+        aborted, or has expired; KafkaError: the first batch is damaged.
         """
         row = self.shard.state.partition(self.key)
         if row is None:
@@ -201,9 +129,13 @@ class SharePartition:
         self._unread.clear()
         self._expiries.unread.clear()
         found = Readable()
-        records = 0
+        records, damage = 0, self.shard.segments.damage
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
             if batch is not None:
+                if damage.seen and damage.at(batch[1], batch[2]):
+                    if not found.stretches:
+                        raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")
+                    break
                 if aborted is not None and self._is_aborted(batch, last, aborted):
                     batch = None
                 else:
@@ -276,14 +208,18 @@ class SharePartition:
     @property
     def unprepared(self) -> bool:
         """Whether `prepare` has something to do."""
-        return bool(self._unread or self._expiries.unread)
+        return bool(self._unread or self._expiries.unread) or self._look_end >= 0
 
     async def prepare(self, readers: CapacityLimiter) -> None:
         """Read, on a thread, the headers of batches whose rows do not say what they are part of,
-        and when records expire.
+        and when records expire; or the lanes of records.
 
-        Raise OSError, EOFError.
+        Raise OSError.
         """
+        if self.lanes is not None and self._look_end >= 0:
+            end, self._look_end = self._look_end, -1
+            await self.lanes.scan(end, readers)
+            return
         unread, self._unread = self._unread, []
         segments, timed = self.shard.segments, self._expiries.unread[:_TIMED_MAX]
         if timed:
@@ -291,7 +227,7 @@ class SharePartition:
                 times = await to_thread.run_sync(read_times, segments, timed, limiter=readers)
             self._expiries.add(times)
         with segments.pinned({segment for _, segment, _, _ in unread}):
-            found = await to_thread.run_sync(_transactions, segments, unread, limiter=readers)
+            found = await to_thread.run_sync(transactions_of, segments, unread, limiter=readers)
         if self._aborted is not None:
             self._aborted.read |= found
 
@@ -303,13 +239,95 @@ class SharePartition:
     @property
     def has_more(self) -> bool:
         """Whether there may be more to be given: what is behind the end, or in the window."""
+        if self.lanes is not None:
+            return self.lanes.index.is_ready
         row = self.shard.state.partition(self.key)
         return row is not None and self.window.next_available() < row.next_offset
+
+    # -- lanes
+
+    def use_lanes(self, settings: GroupSettings, memory: LaneMemory) -> ShareLanes | None:
+        """Return the lanes as the group has them now; None: it has none."""
+        lanes, rules = self.lanes, settings.lanes
+        if lanes is None and rules is None:
+            return None
+        if lanes is not None:
+            if lanes.is_by(rules, settings.read_committed, self.expires):
+                return lanes
+            self.leave_lanes()
+        if rules is not None:
+            self.lanes = ShareLanes(
+                self.shard, self.key, self.group, self.window, rules, settings.read_committed,
+                memory, self.epoch, self.expires,
+            )  # fmt: skip
+            if rules.holds:
+                self.shard.watchers.add(freed_key(self.key), self)
+        return self.lanes
+
+    def leave_lanes(self) -> None:
+        if self.lanes is not None:
+            self.lanes.close()
+            self.shard.watchers.discard(freed_key(self.key), self)
+            self.lanes = None
+            self.window.leave_lanes()
+            self._look_end = -1
+
+    def look_by_lane(self, lanes: ShareLanes, goals: "dict[SharePartition, int]") -> bool:
+        """Return whether there may be records whose turn it is, or holes to be archived.
+
+        `goals`: up to which offset who asks wants to have looked; what comes later can wait. Raise
+        Searching: there is more to be looked at; KafkaError: the next batch is damaged.
+        """
+        row = self.shard.state.partition(self.key)
+        if row is None:
+            return False
+        self.window.trim(row.log_start)
+        index = lanes.index
+        if lanes.is_stale:
+            lanes.hold_again(self.epoch)
+        if not index.clean():
+            raise Searching
+        end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
+        goal = min(goals.setdefault(self, end), end)
+        ready = index.is_ready or bool(self.window.holes)
+        if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
+            return ready
+        if lanes.is_damaged(end):
+            if not ready:
+                raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")
+            return True
+        aborted: AbortedStretch | None = None
+        if lanes.committed and row.any_aborted:
+            aborted = self._aborted_from(index.end, end)
+            end = min(end, aborted.end)
+        lanes.plan(aborted)
+        if not lanes.scan_at_once(end):
+            self._look_end = end
+        raise Searching
+
+    def spans_of(self, ranges: list[Range], lanes: ShareLanes) -> list[Span]:
+        """Return the batches that have any of the records of ascending ranges."""
+        found: list[Span] = []
+        state, ends = self.shard.state, lanes.ends
+        end = 0
+        for first, last, _ in ranges:
+            while (end := max(first, end)) <= last:
+                span = ends.span_of(state.get, self.key, end)
+                if span is None:  # it lies elsewhere by now, or was never noted
+                    some = list(state.stored_spans(self.key, end, last + 1))
+                    found += some
+                    end = max(last + 1, some[-1][1] + 1 if some else 0)
+                    break
+                found.append(span)
+                end = span[1] + 1
+        return found
 
     # -- waiting
 
     def changed(self, key: PartitionKey) -> None:
-        """Wake a waiter: either partition may have something new, or is gone."""
+        """Wake a waiter: there may be something new, or either partition is gone."""
+        if self.lanes is not None and key != self.key:
+            self.lanes.is_stale = True
         if not self.waiters:
             return
         if self.is_current:

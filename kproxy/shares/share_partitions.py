@@ -21,6 +21,7 @@ from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.shard import Shard
 from kproxy.shares.counting import By
 from kproxy.shares.counting import count as count_runs
+from kproxy.shares.lanes.share_lanes import LaneMemory
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.window import Pending
 from kproxy.virtual.commands.shares import OWED, Cause, ChangeShares, Run, ShareRuns
@@ -32,6 +33,7 @@ _COST_MAX = 500  # cost of one SHARE, which is applied in one turn of the loop: 
 _TICK_S = 0.1  # locks that run out within it are logged together
 _AGAIN_S = 1.0  # after the log took nothing
 _READERS = 2
+_LANES_BYTES = 256 << 20
 
 
 class PartitionChange(NamedTuple):
@@ -52,8 +54,10 @@ class SharePartitions:
         owes: Callable[[Shard, str, int], bool],
         now_ms: Callable[[], int],
         counters: Counters,
+        lane_memory: LaneMemory | None = None,
     ) -> None:
         """Set up; `owes`: whether so many archived records of a group go to a dead-letter queue."""
+        self.lane_memory = lane_memory or LaneMemory(_LANES_BYTES, counters)
         self.settings = settings
         self._owes = owes
         self.now_ms = now_ms
@@ -106,6 +110,7 @@ class SharePartitions:
     def _drop(self, share: SharePartition) -> None:
         self._shares.pop((share.group, share.key), None)
         share.shard.watchers.discard(share.key, share)
+        share.leave_lanes()
         share.shard.used.add(share.key)
         share.give_up()
 
@@ -152,7 +157,12 @@ class SharePartitions:
         partitions = [
             ShareRuns(one.share.key, one.share.epoch, _owing(one.runs, owed)) for one in changes
         ]
-        command = ChangeShares(group, partitions, self.now_ms())
+        holds = {
+            id(one): found for one in changes
+            if one.share.lanes is not None and (found := one.share.lanes.holds_of(one.runs))
+        }  # fmt: skip
+        every = tuple(hold for found in holds.values() for hold in found)
+        command = ChangeShares(group, partitions, self.now_ms(), every)
         ticket = shard.append([command.envelope()])
         backoff: tuple[float, ...] = ()
         if not all(TERMINAL[run.byte] for one in changes for run in one.runs):
@@ -168,6 +178,9 @@ class SharePartitions:
                 if code:
                     self.take_back(change.share, change.pending)
                 else:
+                    if (held := holds.get(id(change))) and change.share.lanes is not None:
+                        for hold in held:
+                            change.share.lanes.index.hold(hold.lane)
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
                 self.let_go(change.share)
@@ -254,7 +267,7 @@ def _portions(changes: list[PartitionChange]) -> Iterator[list[PartitionChange]]
     some: list[PartitionChange] = []
     cost = 0
     for change in changes:
-        records = sum([run.records for run in change.runs])
+        records = sum([run[1] for run in change.runs])
         one = 1 + records // CHUNK + len(change.runs) // 4
         if some and cost + one > _COST_MAX:
             yield some

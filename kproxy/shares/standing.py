@@ -21,7 +21,7 @@ class Standing(TypedDict):
 
     in_flight: int
     deliveries: dict[str, int]
-    """The records in the window that are not done, by how often they were delivered."""
+    """The records in the window that were delivered and are not done, by how often that was."""
     acknowledged: int
     """The records acknowledged behind the start, out of turn."""
     archived: int
@@ -44,7 +44,7 @@ def standing(
         deliveries = known.window.counts()
         in_flight = known.window.held
     else:
-        counted = Counter(byte >> COUNT_SHIFT for byte in states if not TERMINAL[byte])
+        counted = Counter(byte >> COUNT_SHIFT for byte in states if byte and not TERMINAL[byte])
         deliveries, in_flight = dict(counted), 0
     done = Counter(byte & STATE_BITS for byte in states)
     start = max(row.start, partition.log_start)

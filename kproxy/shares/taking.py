@@ -1,5 +1,6 @@
 """The limits of one fetch on a window, and what it has taken."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kproxy.virtual.commands.shares import Run
@@ -17,6 +18,20 @@ class Range(NamedTuple):
     first: int
     last: int
     deliveries: int
+
+
+def parted(ranges: Sequence[Range], some: frozenset[int]) -> tuple[list[Range], list[Range]]:
+    """Return the ranges without some offsets, and these offsets as ranges."""
+    if not some:
+        return list(ranges), []
+    parts: tuple[list[Range], list[Range]] = [], []
+    for first, last, deliveries in ranges:
+        begin = first
+        for offset in range(first, last + 1):
+            if offset == last or (offset in some) != (offset + 1 in some):
+                parts[offset in some].append(Range(begin, offset, deliveries))
+                begin = offset + 1
+    return parts
 
 
 class Limits(NamedTuple):

@@ -12,7 +12,7 @@ from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from kproxy.shares.leases import Lease, Leases
+from kproxy.shares.leases import Lease, Leases, Scattered
 from kproxy.shares.record_states import (
     ACQUIRED,
     COUNT_BITS,
@@ -44,7 +44,7 @@ class Pending(NamedTuple):
     """Records on their way into the log, and who had them: `settle` or `take_back`."""
 
     runs: list[Run]
-    held: list[Lease]
+    held: list[Lease | Scattered]
 
 
 class Acquired(NamedTuple):
@@ -229,7 +229,7 @@ class Window(RecordStates):
         first = max(first, self.start)
         if first > last:
             return
-        if any(lease.member != member for lease in self._leases.among(first, last)):
+        if any(holder != member for holder in self._leases.holders(first, last)):
             raise InvalidState("Member is not the owner of batch record")
         part = self._states[first - self.start : last + 1 - self.start]
         if part.translate(IS_ACQUIRED).count(1) != len(part):
@@ -325,6 +325,10 @@ class Window(RecordStates):
                 self._translate(first, end, TO_DELAYED)
                 heappush(self._delayed, (until, first, end - 1))
         for lease in pending.held:
+            if isinstance(lease, Scattered):
+                offsets = self._translate_each(lease.offsets, TO_ACQUIRED)
+                self._leases.scatter(offsets, lease.lease)
+                continue
             first = max(lease.first, self.start)
             if first <= lease.last:
                 self._translate(first, lease.last + 1, TO_ACQUIRED)
@@ -356,14 +360,14 @@ class Window(RecordStates):
         return self._release(mine, deliveries_max)
 
     def _release(self, leases: list[Lease], deliveries_max: int) -> Pending:
-        pending = Pending([], leases)
+        pending = Pending([], [*leases])
         for lease in leases:
             self._decide(lease.first, lease.last, RELEASE, deliveries_max, pending)
         return pending
 
     def resume(self, now: float) -> bool:
         """Resume records whose time has come; return whether there are any."""
-        any_due = False
+        any_due = self.lanes is not None and self.lanes.resume(now)
         while self._delayed and self._delayed[0][0] <= now:
             _, first, last = heappop(self._delayed)
             first = max(first, self.start)
@@ -381,12 +385,15 @@ class Window(RecordStates):
     @property
     def due(self) -> float:
         """The time when there is something to expire or to resume; infinity: never."""
-        return min(self.delayed_until, self._leases.due)
+        due = min(self.delayed_until, self._leases.due)
+        return due if self.lanes is None else min(due, self.lanes.due)
 
     def trim(self, log_start: int) -> None:
         """Drop what was before the log's later beginning: it is nobody's any more."""
         if log_start <= self.start:
             return
+        if self.lanes is not None:
+            self.lanes.trim(log_start, self._taken_before(log_start))
         self._leases.trim(log_start)
         del self._states[: log_start - self.start]
         self.start = log_start

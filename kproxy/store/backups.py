@@ -24,6 +24,7 @@ ON_KAFKA = (
     "on a Kafka cluster all that is durable is in its topics: back those up; a worker's data"
     " directory is a copy that can be deleted"
 )
+UNSTEADY = "the rows change too fast to be backed up: try again"
 _FORMAT = 1
 _CHUNK_BYTES = 4 << 20
 SEGMENT_SUFFIX = ".log"

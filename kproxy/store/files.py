@@ -5,22 +5,33 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from kproxy.store.disk_calls import UNDER_WAY
+
 _IOV_MAX = 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 def sync_data(fd: int) -> None:
     """Force a file's data to disk; its metadata too where the platform knows no difference."""
-    getattr(os, "fdatasync", os.fsync)(fd)
+    with UNDER_WAY:
+        getattr(os, "fdatasync", os.fsync)(fd)
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names of the files in a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with UNDER_WAY:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """Return the bytes that may be written on the disk below a path."""
+    with UNDER_WAY:
+        status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def make_directory(path: Path) -> None:
@@ -53,17 +64,18 @@ def read_into(fd: int, buffers: list[memoryview], position: int, wait: bool) -> 
 
 def write_all(fd: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
     """Write all buffers in order; the position behind them. Raises OSError."""
-    for start in range(0, len(buffers), _IOV_MAX):
-        part = buffers[start : start + _IOV_MAX]
-        wanted = sum(map(len, part))
-        count = os.pwritev(fd, part, position) if hasattr(os, "pwritev") else 0
-        if count < wanted:  # a signal, or the disk filled up: the next call says which
-            rest = memoryview(b"".join(part))[count:]
-            while rest:
-                written = os.pwrite(fd, rest, position + count)
-                count += written
-                rest = rest[written:]
-        position += wanted
+    with UNDER_WAY:
+        for start in range(0, len(buffers), _IOV_MAX):
+            part = buffers[start : start + _IOV_MAX]
+            wanted = sum(map(len, part))
+            count = os.pwritev(fd, part, position) if hasattr(os, "pwritev") else 0
+            if count < wanted:  # a signal, or the disk filled up: the next call says which
+                rest = memoryview(b"".join(part))[count:]
+                while rest:
+                    written = os.pwrite(fd, rest, position + count)
+                    count += written
+                    rest = rest[written:]
+            position += wanted
     return position
 
 

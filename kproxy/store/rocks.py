@@ -28,6 +28,7 @@ from rocksdict import (
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.allocator import LARGE_BYTES, give_back
 from kproxy.store import files
+from kproxy.store.damage import Damage, Damaged
 
 _MIB = 1 << 20
 # Only `flush` may start a memtable flush, for the log must be on disk before the state that stands
@@ -78,6 +79,13 @@ class RowsFailed(Exception):
     """RocksDB does not open, or takes no more writes; the log holds all that was acknowledged."""
 
 
+class RowsDamaged(Damaged, RowsFailed, KafkaError):
+    """Rows on the disk are not what was written: nobody is told anything that they might say."""
+
+    def __init__(self, reason: str) -> None:
+        KafkaError.__init__(self, Code.KAFKA_STORAGE_ERROR, reason)
+
+
 class RowsClosed(KafkaError):
     """The shard was given up while somebody was still at work on it."""
 
@@ -94,6 +102,7 @@ class RocksKv:
             self._db = Rdict(str(path), _options(cache_bytes))
         except Exception as error:  # rocksdict raises nothing more precise
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
+        self.damage = Damage()
         self._errors = 0
         self._shut = False
         self._abandoned = False
@@ -107,7 +116,13 @@ class RocksKv:
     def get(self, key: bytes) -> bytes | None:
         if self._shut:
             raise RowsClosed
-        value: bytes | None = self._behind[key] if key in self._behind else self._db.get(key)
+        if key in self._behind:
+            return self._behind[key]
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:  # rocksdict raises nothing more precise
+            self.damage.note_rows(str(error))
+            raise RowsDamaged(str(error)) from error
         return value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -116,11 +131,23 @@ class RocksKv:
         self.push()
         until = ReadOptions()
         until.set_iterate_upper_bound(end)  # nor are deleted rows behind it stepped over
-        for key, value in self._db.items(from_key=start, read_opt=until):
-            assert isinstance(key, bytes)
-            yield key, value
+        found = self._db.iter(until)
+        found.seek(start)
+        valid, key, value, next_ = found.valid, found.key, found.value, found.next
+        while valid():
+            yield key(), value()
             if self._shut:
                 raise RowsClosed
+            next_()
+        self._check(found)
+
+    def _check(self, found: RdictIter) -> None:
+        """Raise RowsDamaged where an iterator has not ended, but broken off."""
+        try:
+            found.status()
+        except Exception as error:  # as above
+            self.damage.note_rows(str(error))
+            raise RowsDamaged(str(error)) from error
 
     def walk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Do as `scan`, for few rows; nothing else may walk before it is done.
@@ -141,6 +168,8 @@ class RocksKv:
             yield key, kept.value()
             assert walk == self._walks, "another walk was begun meanwhile"
             kept.next()
+        if not kept.valid():
+            self._check(kept)
 
     def let_go(self) -> None:
         """Let go of the kept iterator: it holds memory, and files that were compacted away."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict
+from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from kproxy.store.rocks import RowsFailed
 
@@ -22,17 +22,22 @@ class RowsReader:
             raise RowsFailed(f"the rows in {path} do not open: {error}") from error
 
     def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._db.get(key)
+        """Return a row. Raises RowsFailed where a table is damaged."""
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as error:  # as above
+            raise RowsFailed(str(error)) from error
         return found
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield pairs with start <= key < end. Raises RowsFailed where a table is damaged."""
         try:
-            for key, value in self._db.items(from_key=start):
-                assert isinstance(key, bytes)
-                if key >= end:
-                    return
-                yield key, value
+            found = self._db.iter(ReadOptions())
+            found.seek(start)
+            while found.valid() and (key := found.key()) < end:
+                yield key, found.value()
+                found.next()
+            found.status()  # it may have broken off
         except Exception as error:  # as above
             raise RowsFailed(str(error)) from error
 

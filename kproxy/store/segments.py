@@ -15,7 +15,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from kproxy.loop.clock import SYSTEM_CLOCK, Clock
 from kproxy.store import files
+from kproxy.store.damage import Damage, is_sound
+from kproxy.store.disk_calls import waited_s
 from kproxy.store.frames import BODY_AT, Frame, FrameReader
 from kproxy.store.synced import Synced
 from kproxy.virtual.commands import envelope as envelopes
@@ -25,6 +28,8 @@ from kproxy.virtual.outcome import LogLocation
 _HEAD = struct.Struct(">Q" + envelopes.HEAD.format.removeprefix(">"))  # after the log offset
 _LENGTH_CRC = struct.Struct(">II")
 _OPEN_FILES_MAX = 512
+SLOW_S = 0.05
+"""The seconds for which a write may hold the event loop up."""
 SUFFIX = ".log"
 
 
@@ -39,8 +44,11 @@ class LogFailed(Exception):
 class Segments:
     """The segment files of one shard. Writing is for one caller at a time; reading is for many."""
 
-    def __init__(self, directory: Path, *, marked: bool = False) -> None:
-        """Take `marked`: a file beside it says how far it is on disk."""
+    def __init__(
+        self, directory: Path, *, marked: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Take `marked`: a file beside it says how far it is on disk. `clock`: for slow writes."""
+        self._monotonic = clock.monotonic
         self._directory = directory
         files.make_directory(directory)
         self.mark = Synced(directory) if marked else None
@@ -51,9 +59,11 @@ class Segments:
         self._sizes: dict[int, int] = {}  # sizes of segments that are not written any more
         stems = [path.stem for path in directory.glob(f"*{SUFFIX}")]
         self.ids = sorted(int(stem) for stem in stems if stem.isdecimal())
+        self.damage = Damage()
         self._syncing = threading.Lock()
         self.unforced: set[int] = set()
         """Segments that are full, and not known to be on disk."""
+        self._slow = False  # the last write was
         self.failed = False  # the state on disk is not known any more
         self.active = -1
         self.end = 0  # byte position where the next frame goes in the active segment
@@ -87,10 +97,10 @@ class Segments:
         except OSError:
             os.close(fd)
             raise
-        if segment not in self.ids:
-            self.ids.append(segment)
         self._keep(segment, fd)
         self.active, self.end = segment, 0
+        if segment not in self.ids:  # last: others would keep its size of now, as a full one's
+            self.ids.append(segment)
 
     def roll(self, segment: int) -> None:
         """Begin a new segment behind one that is not forced to disk."""
@@ -99,7 +109,7 @@ class Segments:
 
     def force(self, segment: int) -> None:
         """Force what a segment that is not written now holds to disk. Raises OSError."""
-        os.fsync(self._fd(segment))
+        files.sync_data(self._fd(segment))
 
     def resume(self, segment: int, end: int) -> None:
         """Go on writing a segment at `end`; what lies behind it is cut off."""
@@ -159,7 +169,7 @@ class Segments:
         Raises OSError, and then the file is as it was before; or LogFailed.
         """
         self._refuse_failed()
-        fd, position = self._fd(self.active), self.end
+        fd, position, began = self._fd(self.active), self.end, self._monotonic()
         try:
             position = files.write_all(fd, buffers, position)
             assert position == self.end + total
@@ -174,6 +184,16 @@ class Segments:
                 raise LogFailed(f"a write failed and could not be undone: {error}") from error
             raise
         self.end = position
+        self._slow = self._monotonic() - began > SLOW_S
+
+    @property
+    def slow(self) -> bool:
+        """Whether a write may take long, and belongs on a thread: one did, or a call hangs now."""
+        return self._slow or waited_s() > SLOW_S
+
+    def may_hang(self, segment_bytes: int) -> bool:
+        """Whether the next `append` belongs on a thread: it begins a segment, or is slow."""
+        return self.end >= segment_bytes or self.slow
 
     def sync(self) -> None:
         """Force all that was written to disk. Raises LogFailed: what is there is not known then."""
@@ -244,6 +264,29 @@ class Segments:
                     return False
                 buffers = _behind(buffers, count)
         return True
+
+    def batch(
+        self, segment: int, position: int, length: int, *, wait: bool = True
+    ) -> bytearray | None:
+        """Return a batch that was checked; None: it is not in the page cache, and `wait` is false.
+
+        Raises DamagedBatch; another OSError where the file could not be opened.
+        """
+        data = bytearray(length)
+        self._fd(segment)  # before: that it does not open is no damage
+        try:
+            if not self.read_into(memoryview(data), segment, position, wait):
+                return None
+        except (OSError, EOFError) as error:
+            why = f"cannot be read: {error}"
+            raise self.damage.note(segment, position, why, lasts=False) from error
+        self.check(data, segment, position)
+        return data
+
+    def check(self, batch: bytearray | memoryview, segment: int, position: int) -> None:
+        """Raise DamagedBatch where these bytes of this place are not those that were written."""
+        if not is_sound(batch):
+            raise self.damage.note(segment, position, "is not what was written", lasts=True)
 
     @contextmanager
     def pinned(self, segments: set[int]) -> Iterator[None]:

@@ -111,11 +111,17 @@ def proof_of_damage(path: Path, position: int, log_offset: int) -> int | None:
             return _Tail(data, log_offset).proof(position)
 
 
-def is_whole(segments: Segments, mark: Mark | None, segment: int, position: int) -> bool:
-    """Whether all frames are sound from the mark to a position, or from its segment's start.
+def is_whole(
+    segments: Segments, live: set[int], mark: Mark | None, segment: int, position: int
+) -> bool:
+    """Whether all `live` segments are there, and all frames are sound from the mark to a position,
+    or from its segment's start.
 
-    Rows of a copy may be on disk before what they are made from; a power cut leaves any of it.
+    Rows of a copy may be on disk before what they are made from; a power cut leaves any of it. So
+    does the end of a process that removes a copy.
     """
+    if not live <= set(segments.ids):
+        return False
     end = segment, position
     expected, at, position = mark or (segment, segment, 0)
     if at not in segments.ids:  # it was deleted

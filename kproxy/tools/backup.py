@@ -19,12 +19,14 @@ from kproxy.store import backups, files
 from kproxy.store.backups import BadBackup, Manifest, Source
 from kproxy.store.directory_lock import locked
 from kproxy.store.rocks import RowsFailed
+from kproxy.store.rows_reader import RowsReader
 from kproxy.store.segments import DamagedLog, LogFailed
 from kproxy.tools.config_options import data_dir_option
 from kproxy.tools.options import path
 from kproxy.tools.output import bar
 from kproxy.virtual.levels import RESTORES_FROM
 
+_TRIES = 20
 _THEIRS = ("LOCK", "lost+found", "admin.sock")  # in a directory that counts as empty
 
 
@@ -61,13 +63,17 @@ def backup_command(target: Path, copy: bool, data_dir: Path) -> None:
 def _source(data_dir: Path) -> Iterator[list[Source]]:
     """Yield the files of a data directory, held still while the block lasts. Raises CannotStart."""
     try:
-        with asking(data_dir, "backup") as answers:
-            staged = next(answers.progress(), None)
-            if staged is None:
-                raise CannotStart("kproxy said nothing about its files")
-            yield backups.sources(Path(staged["path"]), staged["log"])
-            answers.release()
-            return
+        for _ in range(_TRIES):
+            with asking(data_dir, "backup") as answers:
+                staged = next(answers.progress(), None)
+                if staged is None:
+                    raise CannotStart("kproxy said nothing about its files")
+                if whole := _opens(Path(staged["path"])):
+                    yield backups.sources(Path(staged["path"]), staged["log"])
+                answers.release()
+            if whole:
+                return
+        raise CannotStart(backups.UNSTEADY)
     except NotServing:
         if not (data_dir / backups.META).exists():
             raise
@@ -79,6 +85,15 @@ def _source(data_dir: Path) -> Iterator[list[Source]]:
         except ValueError as error:
             raise CannotStart(f"{data_dir}: {error}") from None
         yield backups.sources(data_dir)
+
+
+def _opens(staged: Path) -> bool:
+    """Whether staged rows belong together: RocksDB notes a new table before it names it."""
+    try:
+        RowsReader(staged / backups.SHARD / "rows").close()
+    except RowsFailed:
+        return False
+    return True
 
 
 def _identity(directory: Path) -> dict[str, Any]:

@@ -93,12 +93,14 @@ class TransactionCoordinator:
         return event
 
     async def _drive(self, transactional_id: str, event: anyio.Event) -> None:
-        wait_s, told = _AGAIN_S, _Told()
+        wait_s, told = _AGAIN_S, _Told(-1)
         try:
             while self.shard.serving:
                 row = self.row(transactional_id)
                 if row is None or not row.state.is_ending:
                     return
+                if row.number != told.number:  # the one before is complete, whatever its log said
+                    told = _Told(row.number)
                 if await self._end(transactional_id, row, told, event):
                     return
                 await anyio.sleep(wait_s)
@@ -178,7 +180,8 @@ class TransactionCoordinator:
 class _Told:
     """The places that know of one transaction's end: all `partitions`, but not these `groups`."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.partitions = False
         self.groups: list[Participant] = []
 

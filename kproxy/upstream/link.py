@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 from anyio import to_thread
@@ -29,8 +29,8 @@ from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.producer import Appender, Report
 from kproxy.upstream.settings import Upstream
-from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.levels import CALLS_FROM
+from kproxy.virtual.commands.envelope import NUMBERED, Envelope
+from kproxy.virtual.levels import CALLS_FROM, ONCE_FROM
 from kproxy.virtual.outcome import Outcome
 
 _ENDS_PERIOD_S = 1.0
@@ -44,15 +44,26 @@ _ADMIN_TIMEOUT_S = 10
 _AWAY_S = 0.5
 
 
-def _told(future: Any) -> int:
+class End(NamedTuple):
+    """An end of a log, and the epoch of the leader that says so; -1: it does not say."""
+
+    offset: int
+    epoch: int
+
+
+def _end(future: Any) -> End:
     """Return an offset as the cluster says it. Raises KafkaError.
 
     If a broker stands still librdkafka gives -1001, and no error.
     """
-    offset = int(future.result().offset)
-    if offset < 0:
+    told = future.result()
+    if told.offset < 0:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the cluster does not say where a log ends")
-    return offset
+    return End(int(told.offset), -1 if told.leader_epoch is None else int(told.leader_epoch))
+
+
+def _told(future: Any) -> int:
+    return _end(future).offset
 
 
 class LogListener(Protocol):
@@ -61,7 +72,7 @@ class LogListener(Protocol):
     def reported(self, reports: list[tuple[int, int | None]]) -> None: ...
     async def was_read(self, records: Records) -> None: ...
     def lost(self, reason: str) -> None: ...
-    def saw_end(self, end: int, applied: int) -> None: ...
+    def saw_end(self, end: int, applied: int, epoch: int = -1) -> None: ...
     def called(self, end: int) -> None: ...
     @property
     def next_offset(self) -> int: ...
@@ -75,7 +86,7 @@ class LogListenerBase:
     def reported(self, reports: list[tuple[int, int | None]]) -> None:
         pass
 
-    def saw_end(self, end: int, applied: int) -> None:
+    def saw_end(self, end: int, applied: int, epoch: int = -1) -> None:
         pass
 
     def called(self, end: int) -> None:
@@ -106,10 +117,15 @@ class DataLink:
         self._admin = admin_client(upstream)
         self.writer = self._appender.writer
         self.append_seconds = self._appender.append_seconds
-        self.next_counter: Callable[[], int] = self._appender.next_counter
+        self._next_number: Callable[[], int] = self._appender.next_counter
         self.send: Callable[[int, Envelope], None] = self._appender.send
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
         """A callback for reports on shards that nothing follows here: (counter, log offset)."""
+
+    def next_counter(self) -> int:
+        """Return a number for an envelope of ours, greater than all before."""
+        number = self._next_number()
+        return number | NUMBERED if self._level.value >= ONCE_FROM else number
 
     def publish_queue(
         self, key: bytes, value: bytes | None, done: Callable[[], None] | None = None,
@@ -256,14 +272,14 @@ class DataLink:
         for partition, end in ends.items():
             following = self._following.get(partition)
             if following is not None:
-                following.saw_end(end, before[partition])
+                following.saw_end(end.offset, before[partition], end.epoch)
 
-    async def ends(self, partitions: list[int]) -> dict[int, int]:
+    async def ends(self, partitions: list[int]) -> dict[int, End]:
         """Return the offsets behind the last records, in one request. Raises KafkaError."""
         return await left_behind(partial(self._offsets, partitions, OffsetSpec.latest()))
 
     async def end(self, partition: int) -> int:
-        return (await self.ends([partition]))[partition]
+        return (await self.ends([partition]))[partition].offset
 
     async def queues_end(self) -> int:
         """Return the offset behind the last record of the queues topic. Raises KafkaError."""
@@ -279,13 +295,13 @@ class DataLink:
     async def start(self, partition: int) -> int:
         """Return the offset of the first record there is. Raises KafkaError."""
         found = await left_behind(partial(self._offsets, [partition], OffsetSpec.earliest()))
-        return found[partition]
+        return found[partition].offset
 
-    def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, End]:
         asked = {TopicPartition(self._upstream.data, p): spec for p in partitions}
         with self._asking() as admin:
             futures = admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S)
-            found = {tp.partition: _told(future) for tp, future in futures.items()}
+            found = {tp.partition: _end(future) for tp, future in futures.items()}
         self._upstream.connectivity.report_success()
         return found
 

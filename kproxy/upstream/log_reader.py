@@ -63,7 +63,7 @@ class LogReader:
                     auto_offset_reset="error",
                     isolation_level="read_uncommitted",
                     fetch_wait_max_ms=20,
-                    fetch_max_bytes=8 << 20,
+                    fetch_max_bytes=4 << 20,
                     max_partition_fetch_bytes=4 << 20,
                     queued_max_messages_kbytes=16 << 10,
                 )

@@ -294,7 +294,8 @@ class NativeProducer:
         self._lib.event_message_array(event, messages, count)
         for address in messages:
             message = _Message.from_address(address)
-            reports.append((message.tag, None if message.err else message.offset))
+            known = not message.err and message.offset >= 0  # it may be there, and where is unknown
+            reports.append((message.tag, message.offset if known else None))
 
     def _take_error(self, event: int) -> None:
         lib = self._lib

@@ -21,6 +21,12 @@ _OURS = frozenset(
         "enable.partition.eof", "session.timeout.ms", "heartbeat.interval.ms", "linger.ms",
     )
 )  # fmt: skip
+_ANSWER_MS = 10_000
+"""The wait for an answer, after which librdkafka connects anew, and asks again.
+
+A connection that the network has forgotten answers nothing, for ever, and says nothing of it: by
+librdkafka's own 60 s neither would a worker.
+"""
 
 
 class BadKafkaConfig(CannotStart):
@@ -85,6 +91,8 @@ class Upstream:
         return {
             "log_level": 0,  # errors that matter come through `error_cb`
             "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": _ANSWER_MS,
+            "socket.connection.setup.timeout.ms": _ANSWER_MS,
             "topic.metadata.refresh.interval.ms": 30_000,
             **self.client,
             "bootstrap.servers": self.servers,

@@ -70,7 +70,7 @@ class TopicTailer:
                     "follower",
                     auto_offset_reset="earliest",
                     isolation_level="read_uncommitted",
-                    fetch_max_bytes=8 << 20,
+                    fetch_max_bytes=4 << 20,
                     queued_max_messages_kbytes=16 << 10,
                 )
             )

@@ -29,11 +29,16 @@ _log = structlog.get_logger()
 
 _TIMEOUT_S = 15
 _SEEN_S = 5.0
-_REPLICAS = 3
+_REPLICAS, _IN_SYNC = 3, 2
 _SEGMENT_BYTES_MAX = 128 << 20
 _OVERHEAD_BYTES = 1 << 20
 _CATALOGUE_LAG_MS = 60_000
 _DAY_MS = 24 * 3600 * 1000
+_AWAY = (
+    UpstreamError._TIMED_OUT, UpstreamError._TRANSPORT, UpstreamError._ALL_BROKERS_DOWN,
+    UpstreamError.REQUEST_TIMED_OUT, UpstreamError.NOT_CONTROLLER,
+)  # fmt: skip
+"""The errors of a cluster that may answer in a moment."""
 _TOOL = "kafka-topics.sh --bootstrap-server"
 
 
@@ -164,6 +169,8 @@ class Topics:
                 cause = error.args[0]
                 if cause.code() == UpstreamError.TOPIC_ALREADY_EXISTS:
                     continue  # another worker was first
+                if cause.code() in _AWAY:
+                    raise  # it is asked again
                 raise ClusterRefused(f"cannot create topic {name}: {reason_of(error)}") from error
 
     # -- checking
@@ -177,6 +184,7 @@ class Topics:
             configs = self._enlarged(names)
         kept = configs[self._upstream.queues].get("delete.retention.ms", str(_DAY_MS))
         self.tombstones_kept_ms = int(kept)
+        fewest: dict[str, int] = {}
         for topic in self._wanted:
             found = metadata.topics[topic.name].partitions
             if len(found) != topic.partitions:
@@ -184,6 +192,14 @@ class Topics:
             replicas = min(len(partition.replicas) for partition in found.values())
             for fault, mend in self._faults(topic, configs[topic.name], replicas):
                 raise ClusterRefused(f"topic {topic.name}: {fault}; {mend}")
+            fewest[topic.name] = replicas
+        if short := [name for name, replicas in fewest.items() if replicas == _IN_SYNC]:
+            # Perhaps a broker was away when they were made.
+            _log.warning(
+                "topics_lack_replicas", topics=short, replicas=_IN_SYNC,
+                hint="while one broker is away nothing can be written: reassign them to three"
+                " brokers (kafka-reassign-partitions.sh)",
+            )  # fmt: skip
 
     def _known_everywhere(self, names: list[str]) -> ClusterMetadata:
         """Return the cluster's metadata with these topics in it: one just made takes a moment."""

@@ -15,8 +15,10 @@ from kproxy.virtual.rows.delays import DELAYS
 from kproxy.virtual.rows.groups import decode_group
 from kproxy.virtual.rows.kinds import RowKind
 
-GROUP_KINDS = ("offsets", "classic", "consumer", "share")
+GROUP_KINDS = ("offsets", "classic", "consumer", "share", "streams")
 _FORM = struct.Struct(">Q4q4q")
+_WITH_STREAMS = struct.Struct(">Q4q5q")
+"""The form once there are streams groups: kproxies below their level read the other one alone."""
 _STEP_ROWS = 4096
 COUNTS_KEY = RowKind.COUNTS.letter
 
@@ -47,7 +49,10 @@ class Counts:
     def encode(self, next_offset: int) -> bytes:
         """Return the row; `next_offset`: the log offset that the rows stand for with it."""
         groups = [self.groups[kind] for kind in GROUP_KINDS]
-        return _FORM.pack(
+        if not self.groups["streams"]:
+            del groups[-1]
+        form = _WITH_STREAMS if self.groups["streams"] else _FORM
+        return form.pack(
             next_offset, self.queues, self.partitions, self.bytes, self.waiting, *groups
         )
 
@@ -59,15 +64,16 @@ class Counts:
 def restored(kv: _Rows, next_offset: int) -> Counts | None:
     """Return the counts of the row if it stands for this log offset; None: it does not."""
     data = kv.get(COUNTS_KEY)
-    if data is None or len(data) != _FORM.size:
+    form = next((one for one in (_FORM, _WITH_STREAMS) if len(data or b"") == one.size), None)
+    if data is None or form is None:
         return None
-    as_of, queues, partitions, size, waiting, *groups = _FORM.unpack(data)
+    as_of, queues, partitions, size, waiting, *groups = form.unpack(data)
     if as_of != next_offset:
         return None
     counts = Counts()
     counts.queues, counts.partitions, counts.bytes = queues, partitions, size
     counts.waiting = waiting
-    counts.groups = dict(zip(GROUP_KINDS, groups, strict=True))
+    counts.groups |= zip(GROUP_KINDS, groups, strict=False)
     return counts
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from kproxy.common.errors import Code
 from kproxy.protocol.batch import TRANSACTIONAL, BatchHeader, read_header
 from kproxy.virtual import producers
-from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
+from kproxy.virtual.commands.envelope import COPIED, NUMBERED, Envelope, Kind
 from kproxy.virtual.commands.producers import ForgetProducers
 from kproxy.virtual.commands.records import EXPECTED, IF_END, AppendIf, Compact, Replace, Trim
 from kproxy.virtual.commands.shards import Claim
@@ -78,7 +78,13 @@ def remove_batch(state: State, key: PartitionKey, last_offset: int, generation: 
 
 
 _NO_QUEUE = Outcome(Code.UNKNOWN_TOPIC_ID)
+PASSED = Outcome(
+    Code.REQUEST_TIMED_OUT, message="the cluster has taken a later record of this worker before"
+)
+"""The outcome of an envelope that the log has twice, or behind what its writer sent later.
 
+Nobody waits for the one of a copy: the first one is answered.
+"""
 
 _Verdict = Code | BatchMetadata | None
 
@@ -89,6 +95,7 @@ class Fold:
     def __init__(self, state: State, shard: ShardId, shards: int, *, shared: bool = False) -> None:
         """Set up; `shared`: others learn of this shard by what is published; note what it needs."""
         self.state = state
+        self._passed = state.writers.passed
         state.shared = shared
         groups = GroupFold(state, alone=shards == 1)
         self._participants = participants = ParticipantFold(state, groups)
@@ -132,6 +139,7 @@ class Fold:
             Kind.RESTORED: transactions.restored,
             Kind.SHARE_SET: shares.set,
             Kind.SHARE: shares.change,
+            Kind.FREE_LANES: shares.free,
             Kind.SHARE_QUEUES: shares.note_queues,
             Kind.SHARE_LOOK: shares.look,
             Kind.CONFIGURE_GROUP: GroupConfigFold(state).configure,
@@ -156,6 +164,10 @@ class Fold:
                 f"log offset {log_offset} holds kind {envelope.kind}, which this kproxy does not"
                 " know: it was written by a later one"
             ) from None
+        counter = envelope.counter
+        if counter >= NUMBERED and self._passed(envelope.writer, counter, log_offset):
+            self.state.void(log_offset)
+            return PASSED
         return step(log_offset, envelope, location)
 
     # -- records

@@ -49,5 +49,11 @@ UNASKED_FROM = 8
 """A CREATE says that nobody has said how the queue is to be."""
 ORDERED_FROM = 8
 """A committed offset keeps the log offset of its commit."""
+STREAMS_FROM = 9
+"""Groups may be streams groups (KIP-1071)."""
+ONCE_FROM = 9
+"""An envelope that the cluster has taken twice is applied once."""
+LANES_FROM = 9
+"""Share groups may have lanes, which may be held."""
 LIFE_FROM = 9
 """Queues and records may go by themselves, wait under a key, and be appended on a condition."""

@@ -15,6 +15,7 @@ from kproxy.virtual.commands.delays import Due, Later, key_of
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind
 from kproxy.virtual.commands.records import Compact, Replace
 from kproxy.virtual.commands.shares import is_passed_on
+from kproxy.virtual.commands.transactions import Marker
 from kproxy.virtual.fold import copied_header, copied_location, remove_batch
 from kproxy.virtual.folds.carried import ALONE, DELAYS, carried
 from kproxy.virtual.folds.delays import (
@@ -67,7 +68,7 @@ class Reindex:
         if kind in _COPIES:
             if not self._void(log_offset):
                 self._copy((envelope.queue_id, envelope.partition), envelope, location)
-        elif kind == Kind.COMPACT:
+        elif kind == Kind.COMPACT and not self._void(log_offset):
             key = (envelope.queue_id, envelope.partition)
             for last_offset, generation in Compact.decode(envelope).removed:
                 remove_batch(self._state, key, last_offset, generation)
@@ -80,6 +81,17 @@ class Reindex:
             routed = kind == Kind.SHIP or (kind == Kind.FORWARD and not is_passed_on(envelope))
             for key, batch, place in carried(self._state, log_offset, envelope, location):
                 self._count_on(key, log_offset, read_header(batch), place, routed=routed)
+
+    def void(self, log_offset: int, envelope: Envelope) -> None:
+        """Note that the published rows know nothing of an envelope, though it is below X.
+
+        They were published before the log lost its end, and this came then.
+        """
+        value = b""
+        if envelope.kind == Kind.MARKER:
+            value = b"\xff" * ((len(Marker.decode(envelope).partitions) + 7) // 8)
+        if envelope.kind in (*_COPIES, *_CARRYING, Kind.COMPACT, Kind.MARKER):
+            self._state.put(rows.no_effect_key(log_offset), value)
 
     def _delayed(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
         if envelope.kind == Kind.DUE:
@@ -108,8 +120,13 @@ class Reindex:
                 remove_waiting(self._state, delay_rows.hidden(key), last_offset)
 
     def _marker(self, log_offset: int, envelope: Envelope, location: LogLocation) -> None:
-        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none."""
+        """Count on a MARKER: all partitions share its batch; a `v` row has those that took none.
+
+        An empty one: none did.
+        """
         void = self._state.get(rows.no_effect_key(log_offset)) if self._any_void else None
+        if void == b"":
+            return
         found = carried(self._state, log_offset, envelope, location)
         for number, (key, batch, place) in enumerate(found):
             if void is None or not void[number >> 3] & 1 << (number & 7):
@@ -181,17 +198,23 @@ class Reindex:
             self._waits(key, header, last_offset, digest)
         self._look_soon(key)
 
-    def finish(self) -> Iterator[None]:
+    def finish(
+        self, rolled_back: dict[PartitionKey, tuple[int, int]] | None = None
+    ) -> Iterator[None]:
         """Finish once all of the log below X was seen and written; each step has changes to write.
 
-        Raise RowsDisagree.
+        Raise RowsDisagree. `rolled_back`: the log has lost its end; the partitions of which it
+        lacks something end where it says, and are put there, with what their rows said.
         """
         for number, (key, data) in enumerate(
             self._state.kv.scan(*RowKind.REBUILD_COUNTER.range()), 1
         ):
-            _, counted, *_, end_offset = _COUNTER.unpack(data)
+            _, counted, size, _, end_offset = _COUNTER.unpack(data)
             partition = rows.partition_of(key)
-            if counted != end_offset:
+            if rolled_back is not None and counted < end_offset:
+                rolled_back[partition] = counted, end_offset
+                self._roll_back(partition, counted, size)
+            elif counted != end_offset:
                 raise RowsDisagree(
                     f"partition {partition[1]} of queue {partition[0].hex()} ends at {counted}"
                     f" in the log, at {end_offset} in its row"
@@ -213,6 +236,12 @@ class Reindex:
         yield
         yield from self._look_for_idle()
         yield from self._sweep_aborted()
+
+    def _roll_back(self, key: PartitionKey, next_offset: int, size: int) -> None:
+        row = self._state.partition(key)
+        if row is not None:
+            row.next_offset, row.size = max(row.log_start, next_offset), size
+            self._state.put_partition(key, row)
 
     def _look_for_idle(self) -> Iterator[None]:
         """File queues that are deleted once nobody uses them: that index is not published."""

@@ -18,11 +18,12 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows import transactions as transaction_rows
 from kproxy.virtual.rows.batches import Batch, StoredBatch
-from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
+from kproxy.virtual.rows.kinds import PUBLISHED_BYTES, RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import ROUTES
 from kproxy.virtual.rows.transactions import ABORTED
 from kproxy.virtual.types import PartitionKey
+from kproxy.virtual.writers import Writers
 
 _COUNTED_MAX = 200  # rows of batches, for what they take together
 _SHIPPED_TO_MAX = 10_000
@@ -39,6 +40,7 @@ class State(CachedRows):
         self.forgotten_early = 0  # producers, by their number, since who tells of them took it
         self.shipped_to: set[PartitionKey] = set()
         """Partitions of compacted queues that routes or dead letters came to: no row says so."""
+        self.writers = Writers(kv)
         self.unpublished: set[bytes] | None = None  # keys of changed rows, where any are published
 
     def add_batch(
@@ -125,6 +127,11 @@ class State(CachedRows):
             return self._segments[segment]
         data = self.kv.get(rows.segment_key(segment))
         return 0 if data is None else rows.decode_live_bytes(data)
+
+    def live_segments(self) -> set[int]:
+        """Return the segments with anything live, as of the rows."""
+        found = self.kv.scan(*RowKind.LIVE_BYTES.range())
+        return {rows.segment_of(key) for key, data in found if rows.decode_live_bytes(data)}
 
     def batches(self, key: PartitionKey, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Yield (last offset, batch) from the one with `offset` on, last offset below `end`."""
@@ -231,6 +238,8 @@ class State(CachedRows):
             changes[rows.partition_key(queue_id, index)] = row.encode()
         for segment, count in self._segments.items():
             changes[rows.segment_key(segment)] = rows.encode_live_bytes(count)
+        if self.writers.changed:
+            self.writers.drain(changes)
         self._changes = {}
         self._dirty_partitions = {}
         self._segments = {}

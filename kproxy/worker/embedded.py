@@ -69,6 +69,7 @@ async def embedded(config: Config, address: tuple[str, int]) -> AsyncIterator[Wo
                     standing=OneShardStanding(shard, shard.log.append_seconds),
                 )
                 shard.on_command = worker.security.applied
+                shard.segments.damage.counters = shard.kv.damage.counters = worker.counters
                 worker.staging = Staging(config.data_dir, shard, housekeeper.flush)
                 worker.start(housekeeping)
                 retention = Retention(shard, config, lookup, worker.now_ms)

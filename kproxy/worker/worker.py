@@ -33,6 +33,7 @@ from kproxy.shard.located import Located
 from kproxy.shard.shard import Shard
 from kproxy.shard.staging import Staging
 from kproxy.shares.dead_letters import DeadLetters
+from kproxy.shares.lanes.share_lanes import LaneMemory
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.transactions.coordinators import TransactionCoordinators
@@ -138,8 +139,9 @@ class Worker:
         )  # fmt: skip
         self.delays = Delays(serving, self.catalogue, config, clock)
         self.shares = SharePartitions(
-            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters
-        )
+            self.group_settings, self.dead_letters.owes, clock.now_ms, self.counters,
+            LaneMemory(config.share_lanes_bytes_max, self.counters),
+        )  # fmt: skip
         self.share_sessions = ShareSessions(
             self.shares, config.share_sessions_max, config.fetch_session_partitions_max
         )

@@ -13,8 +13,10 @@ from kproxy.config.server import Config
 from kproxy.loop.threads import Stop
 from kproxy.upstream import rows_writer
 from kproxy.upstream.read_topic import Row
+from kproxy.virtual.commands.envelope import NUMBERED
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.writers import WRITERS
 from tests.shard.test_shard import QUEUES, create, running
 from tests.upstream.test_topics import UPSTREAM
 
@@ -59,6 +61,20 @@ async def test_marks_of_many_published_rows_go_some_at_a_time(
         assert len(writer.taken) > 20
         assert max(sizes) <= 2
         assert shard.state.unpublished == set(marked) == {changed}
+
+
+async def test_news_of_writers_alone_are_not_published(tmp_path: Path) -> None:
+    """The log still has them: each envelope without effect would have its own publication."""
+    nobody: Any = None
+    async with running(tmp_path, sync="never") as shard:
+        shard.state.unpublished = set()
+        one = publisher.Publisher(shard, nobody, nobody, Config(bootstrap_servers="host:1"))
+        shard.state.writers.passed(5, NUMBERED | 1, 0)
+        shard.commit({})
+        assert shard.state.unpublished == {WRITERS.key(5)}
+        assert one._changed() == 0
+        await create(shard, QUEUES[0], 2)
+        assert one._changed() == len(shard.state.unpublished) - 1 > 0
 
 
 class _Librdkafka:

@@ -141,7 +141,7 @@ def test_sequences_are_judged_once_for_a_batch(wire: Wire, queue: str) -> None:
     for _ in range(2):
         said = put(wire, queue, whole)
         assert (said.error_code, said.base_offset) == (0, -1)
-    assert put(wire, queue, sent(5, None)).base_offset == 1
+    assert put(wire, queue, sent(5, None)).base_offset >= 1  # behind those that came meanwhile
     eventually(lambda: len(values(wire, queue)) >= 6, 10)
     assert sorted(v or b"" for v in values(wire, queue)) == [b"0", b"0", b"0", b"1", b"1", b"2"]
 

@@ -27,8 +27,11 @@ class Work:
     """The records of a group's work, its members, and what they record."""
 
     def __init__(
-        self, servers: Servers, group: str, directory: Path, queues: int, partitions: int
-    ) -> None:
+        self, servers: Servers, group: str, directory: Path, queues: int, partitions: int,
+        keys: int = 0,
+    ) -> None:  # fmt: skip
+        """Begin; `keys`: records have so many, by their numbers; 0: they have none."""
+        self._keys = keys
         self._servers, self.group = servers, group
         self.queues = [f"{group}-{number}" for number in range(queues)]
         self.partitions = partitions
@@ -71,7 +74,10 @@ class Work:
                 if message.offset() is None:  # nobody said so: later ones were written
                     guessed.append((message.topic(), message.partition(), message.value()))
 
-            client.produce(queue, b"%d" % number, partition=partition, on_delivery=delivered)
+            key = b"%d" % (number % self._keys) if self._keys else None
+            client.produce(
+                queue, b"%d" % number, partition=partition, key=key, on_delivery=delivered
+            )
         assert client.flush(4 * WAIT_S) == 0
         sends.close()
         assert not guessed

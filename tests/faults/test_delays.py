@@ -42,6 +42,7 @@ class Sender:
             linger_ms=2,
         )  # fmt: skip
         self.failed: list[object] = []
+        self.acknowledged = 0
         self._number = 0
 
     def _produce(self, queue: str, partition: int, value: bytes, **more: Any) -> None:
@@ -49,6 +50,7 @@ class Sender:
 
         def delivered(error: object, message: Message) -> None:
             note(error, message)
+            self.acknowledged += not error
             if error:
                 self.failed.append(error)
 

@@ -57,7 +57,7 @@ class Work:
         self.wanted: dict[str, list[bytes]] = {}
         self.red: Counter[bytes] = Counter()
         self._queues = queues
-        self._number = 0
+        self._number = self.acknowledged = 0
         self._failed: list[Any] = []
         self._producer = producer(
             address, retry_backoff_ms=50, queue_buffering_max_messages=100_000,
@@ -88,6 +88,7 @@ class Work:
 
         def delivered(error: Any, message: Any) -> None:
             note(error, message)
+            self.acknowledged += not error
             if error:
                 self._failed.append(error)
 

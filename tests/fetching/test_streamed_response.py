@@ -1,6 +1,7 @@
 """Batches are read into the answer where they belong, however they lie on disk."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,21 @@ from hypothesis import strategies as st
 from kproxy.fetching import streamed_response
 from kproxy.fetching.streamed_response import Stored, StreamedResponse
 from kproxy.store import files
+from kproxy.store import segments as segments_module
+from kproxy.store.damage import DamagedBatch
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import Batch, StoredBatch
 from tests.fakes import chunks_of
 
 SIZE = 200_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_batches() -> Iterator[None]:
+    """Take any bytes for a batch: these tests are about where they go."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments_module, "is_sound", lambda batch: True)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +170,10 @@ async def test_deleted_segment_is_sent_while_it_is_pinned(tmp_path: Path) -> Non
 
 
 async def test_early_end_is_an_error(segments: Segments) -> None:
-    with pytest.raises(EOFError):
+    with pytest.raises(DamagedBatch, match=f"the batch at {SIZE - 90} in segment 0"):
         await answered(segments, [batch(0, SIZE - 300, 200), batch(0, SIZE - 90, 200)])
+    assert segments.damage.at(0, SIZE - 90)
+    assert not segments.damage.at(0, SIZE - 300)
 
 
 def test_pins_hold_what_was_found_until_released(tmp_path: Path) -> None:

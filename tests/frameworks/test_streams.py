@@ -1,4 +1,7 @@
-"""Kafka Streams: a word count, killed and restored from its compacted changelog."""
+"""Kafka Streams: a word count, killed and restored from its compacted changelog.
+
+In the classic protocol and in that of streams groups (KIP-1071).
+"""
 
 import json
 import subprocess
@@ -18,7 +21,15 @@ from tests.clients.transactions import calls as transactions
 from tests.harness import KAFKA_LIBS, SHORT_LIVED_JAVA, eventually
 from tests.workers import Site
 
-FLAGS = ("--group-initial-rebalance-delay-ms", "200", "--compaction-check-ms", "500")
+FLAGS = (
+    "--group-initial-rebalance-delay-ms", "200", "--compaction-check-ms", "500",
+    "--group-streams-initial-rebalance-delay-ms", "200",
+    "--group-streams-min-heartbeat-interval-ms", "100",
+    "--group-streams-heartbeat-interval-ms", "500",
+    "--group-streams-min-session-timeout-ms", "1000",
+    "--group-streams-session-timeout-ms", "6000",
+)  # fmt: skip
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "streams"])
 WORDS = ("to", "be", "or", "not", "that", "is", "the", "question")
 
 
@@ -137,12 +148,21 @@ def counted(running: Application) -> Counter[str]:
     return Counter({word: running.look_up(word) for word in WORDS})
 
 
-def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) -> None:
-    name = f"words-{'embedded' if hasattr(site, 'process') else 'workers'}"
+def named(site: Site, what: str, protocol: str) -> tuple[str, str]:
+    """Return the name of an application, and its setting for the protocol."""
+    kind = "embedded" if hasattr(site, "process") else "workers"
+    return f"{what}-{protocol}-{kind}", f"group.protocol={protocol}"
+
+
+@PROTOCOLS
+def test_a_word_count_restored_from_its_changelog(
+    site: Site, tmp_path: Path, protocol: str
+) -> None:
+    name, spoken = named(site, "words", protocol)
     create(site.address, f"{name}-in", partitions=2)
     create(site.address, f"{name}-out", partitions=2)
     written = write(site, f"{name}-in", 0, 500)
-    with application(site, name, tmp_path / "one") as first:
+    with application(site, name, tmp_path / "one", spoken) as first:
         first.running()
         eventually(lambda: counted(first) == written, 60)
         eventually(lambda: lag(site, name) == 0, 30)
@@ -151,7 +171,7 @@ def test_a_word_count_restored_from_its_changelog(site: Site, tmp_path: Path) ->
     assert settings(site, changelog)["cleanup.policy"] == "compact"
     assert settings(site, f"{name}-counts-repartition")["cleanup.policy"] == "delete"
     written += write(site, f"{name}-in", 500, 500)
-    with application(site, name, tmp_path / "two") as second:  # its state directory is new
+    with application(site, name, tmp_path / "two", spoken) as second:  # its state directory is new
         second.running()
         assert sum(one.get("restored", 0) for one in second.said) > 0
         eventually(lambda: counted(second) == written, 60)
@@ -176,9 +196,12 @@ def one_to(written: Counter[str]) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("state", "kills"), [("kept", 1), pytest.param("lost", 3, marks=pytest.mark.long)]
 )
-def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills: int) -> None:
+@PROTOCOLS
+def test_a_word_count_exactly_once(
+    site: Site, tmp_path: Path, protocol: str, state: str, kills: int
+) -> None:
     """Killed in the middle: each count is written once, none twice and none left out."""
-    name = f"once-{state}-{'embedded' if hasattr(site, 'process') else 'workers'}"
+    name, spoken = named(site, f"once-{state}", protocol)
     for queue in (f"{name}-in", f"{name}-out"):
         create(site.address, queue, partitions=2)
     once, seldom = "processing.guarantee=exactly_once_v2", "commit.interval.ms=3000"
@@ -193,7 +216,7 @@ def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills
     for number in range(kills):
         # Its id is kept with its state: the next instance ends at once the transaction left open.
         directory = tmp_path / (str(number) if state == "lost" else "state")
-        with application(site, name, directory, once, seldom) as killed:
+        with application(site, name, directory, once, seldom, spoken) as killed:
             killed.running()
             eventually(lambda killed=killed: caught_up(killed), 60)
             written += write(site, f"{name}-in", 3000 * number, 3000)
@@ -202,7 +225,7 @@ def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills
         before = sum(map(len, counts_written(site, name).values()))
         assert before < written.total(), "it was killed when it had done all"
     written += write(site, f"{name}-in", 3000 * kills, 500)
-    with application(site, name, tmp_path / "state", once) as last:
+    with application(site, name, tmp_path / "state", once, spoken) as last:
         last.running()
         eventually(lambda: counts_written(site, name) == one_to(written), 90, 0.5)
         assert counted(last) == written
@@ -210,14 +233,15 @@ def test_a_word_count_exactly_once(site: Site, tmp_path: Path, state: str, kills
 
 
 @pytest.mark.long
-def test_three_instances_share_the_work(site: Site, tmp_path: Path) -> None:
-    name = f"shared-{'embedded' if hasattr(site, 'process') else 'workers'}"
+@PROTOCOLS
+def test_three_instances_share_the_work(site: Site, tmp_path: Path, protocol: str) -> None:
+    name, spoken = named(site, "shared", protocol)
     create(site.address, f"{name}-in", partitions=6)
     create(site.address, f"{name}-out", partitions=6)
     with (
-        application(site, name, tmp_path / "one") as one,
-        application(site, name, tmp_path / "two") as two,
-        application(site, name, tmp_path / "three") as three,
+        application(site, name, tmp_path / "one", spoken) as one,
+        application(site, name, tmp_path / "two", spoken) as two,
+        application(site, name, tmp_path / "three", spoken) as three,
     ):
         for running in (one, two, three):
             running.running()
@@ -236,14 +260,3 @@ def test_three_instances_share_the_work(site: Site, tmp_path: Path) -> None:
         eventually(lambda: one.state == three.state == "RUNNING", 90)
         written += write(site, f"{name}-in", 2000, 500)
         eventually(lambda: together() == written, 90)
-
-
-def test_the_streams_protocol_is_refused_cleanly(site: Site, tmp_path: Path) -> None:
-    """KIP-1071 is not served: an application that asks for it is told so, and ends."""
-    name = f"protocol-{'embedded' if hasattr(site, 'process') else 'workers'}"
-    create(site.address, f"{name}-in")
-    create(site.address, f"{name}-out")
-    with application(site, name, tmp_path / "one", "group.protocol=streams") as running:
-        eventually(lambda: any("error" in one for one in running.said), 60)
-        (fault,) = [one["error"] for one in running.said if "error" in one][:1]
-        assert "UnsupportedVersion" in fault or "not supported" in fault, fault

@@ -3,11 +3,15 @@
 from itertools import count
 from typing import Any
 
+from kproxy.common.errors import Code
 from kproxy.config.server import Config
 from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.groups.upkeep.timers import Timers
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.group_settings import GroupRules, GroupSettings
+from kproxy.virtual.commands.envelope import Kind
+from kproxy.virtual.types import QueueId
+from tests.commands import command
 from tests.fakes import MemoryShard
 
 
@@ -21,6 +25,33 @@ def coordinator_without_worker(**settings: Any) -> Coordinator:
         settings_of=lambda group_id: settings_of_all,
     )  # fmt: skip
     return Coordinator(shard, services)
+
+
+class Stage:
+    """A coordinator, its shard, and queues in it."""
+
+    def __init__(self, group_settings: GroupSettings, **settings: Any) -> None:
+        self.settings = group_settings
+        self.coordinator = coordinator_without_worker(**settings)
+        self.shard: Any = self.coordinator.shard
+        self.take_over(end=False)
+
+    def take_over(self, *, end: bool = True) -> None:
+        """Have another coordinator serve the shard; nothing is left of the former one."""
+        former = self.coordinator
+        if end:
+            former.end(Code.NOT_COORDINATOR)
+        services = GroupServices(
+            former.config, former.lookup, lambda: 1_000_000, object,
+            settings_of=lambda group_id: self.settings,
+        )  # fmt: skip
+        self.coordinator = Coordinator(self.shard, services)
+
+    def create(self, name: str, partitions: int = 1) -> QueueId:
+        queue_id = QueueId(name.encode().ljust(16, b".")[:16])
+        values = {"name": name, "partitions": partitions, "configs": {}}
+        assert not self.shard.apply(command(Kind.CREATE, queue_id, values=values)).code
+        return queue_id
 
 
 class StandingCoordinator:

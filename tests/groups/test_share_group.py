@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.groups.coordinator import Coordinator, GroupServices
 from kproxy.groups.model.assigned_group import State
 from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.groups.model.share_group import ShareGroup
@@ -24,10 +23,10 @@ from kproxy.virtual.commands.shares import NoteShareQueues, SetShares, ShareActi
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.shares import SHARE_PARTITIONS
-from kproxy.virtual.types import QueueId
 from tests.commands import command
 from tests.fakes import refused_append
-from tests.groups.rules import StandingCoordinator, coordinator_without_worker
+from tests.groups import rules
+from tests.groups.rules import StandingCoordinator
 from tests.present import present
 
 JOIN = HeartbeatRequest(
@@ -37,33 +36,13 @@ STAY = replace(JOIN, member_epoch=2, topics=None)
 LEAVE = replace(STAY, member_epoch=-1)
 
 
-class Stage:
-    """A coordinator, its shard, and queues in it."""
+class Stage(rules.Stage):
+    """A coordinator of share groups, its shard, and queues in it."""
 
     def __init__(self, *queues: str, interval_ms: int = 0, **settings: Any) -> None:
-        self.settings = GroupSettings(assignment_interval_ms=interval_ms)
-        self.coordinator = coordinator_without_worker(**settings)
-        self.shard: Any = self.coordinator.shard
-        self.take_over(end=False)
+        super().__init__(GroupSettings(assignment_interval_ms=interval_ms), **settings)
         for name in queues:
             self.create(name)
-
-    def take_over(self, *, end: bool = True) -> None:
-        """Have another coordinator serve the shard; nothing is left of the former one."""
-        former = self.coordinator
-        if end:
-            former.end(Code.NOT_COORDINATOR)
-        services = GroupServices(
-            former.config, former.lookup, lambda: 1_000_000, object,
-            settings_of=lambda group_id: self.settings,
-        )  # fmt: skip
-        self.coordinator = Coordinator(self.shard, services)
-
-    def create(self, name: str, partitions: int = 1) -> QueueId:
-        queue_id = QueueId(name.encode().ljust(16, b"."))
-        values = {"name": name, "partitions": partitions, "configs": {}}
-        assert not self.shard.apply(command(Kind.CREATE, queue_id, values=values)).code
-        return queue_id
 
     def grow(self, name: str, partitions: int) -> None:
         queue_id = self.queue(name).queue_id

@@ -7,7 +7,8 @@ A history is a directory of files `*.jsonl`, one for each process that records. 
 `type`: `invoke` begins an operation; `ok` says that it was done, `fail` that it was not and never
 will be, `info` that nobody knows. `time`: nanoseconds of the machine's monotonic clock, which all
 processes share. `id` pairs an end with its beginning; events without one pair in turn. An end
-without a beginning is an operation of one moment. A process that is killed leaves operations open.
+without a beginning is an operation of one moment. A process that is killed leaves operations open,
+and what it has said last of them: a second `invoke` says more of the same operation.
 
 RECORD is `[queue, partition, offset, value]`, where the sender may have a key for a fifth. A
 partition or an offset that is not known is null.
@@ -78,6 +79,9 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Operation]:
         process, value, at = event["process"], event.get("value"), event["time"]
         key = process, event.get("id")
         if event["type"] == "invoke":
+            if key[1] is not None and key in open_ones:
+                open_ones[key].asked = open_ones[key].value = value
+                continue
             found = open_ones[key] = Operation(process, event["f"], at, value, value=value)
             yield found
             continue

@@ -41,6 +41,17 @@ def test_a_history_of_several_files_is_read(tmp_path: Path) -> None:
     assert (lost.outcome, poll.outcome, poll.asked) == ("info", "ok", "read_committed")
 
 
+def test_offsets_of_a_transaction_whose_end_nobody_saw_may_be_committed(tmp_path: Path) -> None:
+    """FAULT: the process was killed behind its commit, and had said of its records alone."""
+    recorder = Recorder(tmp_path / "a.jsonl", "a")
+    begun = recorder.invoke("txn", [["send", "q", 0, None, "x"]])
+    begun.event("invoke", [["send", "q", 0, None, "x"], ["commit", "g", "in", 0, 9]])
+    recorder.event("ok", "offsets", ["g", [["in", 0, 9]]])
+    recorder.close()
+    (txn, _) = assert_sound(tmp_path)
+    assert (txn.outcome, txn.value[1]) == ("info", ["commit", "g", "in", 0, 9])
+
+
 def test_a_failure_names_the_history_and_the_anomaly(tmp_path: Path) -> None:
     write(tmp_path, "y")
     command = [sys.executable, "-m", "tests.histories.checker", str(tmp_path)]

@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out one kind of server where a Kafka is asked anew: one is enough."""
     if mode_of(config) != Mode.RECORDED:
         items[:] = [item for item in items if _site(item) != "kafka"]
+        for item in items:
+            item.add_marker(pytest.mark.outside)  # the Kafka is Java
 
 
 @pytest.fixture(scope="module", params=SITES)

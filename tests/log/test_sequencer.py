@@ -81,6 +81,32 @@ def test_a_second_copy_of_ours_is_read_where_its_report_says() -> None:
     assert (log.waiting, log.gap) == (0, False)
 
 
+def test_a_second_copy_that_is_read_with_others_leaves_no_gap() -> None:
+    """FAULT: where its report said it was stayed for good; no gap behind it was read any more."""
+    log = Sequencer(ME, 0)
+    mine, theirs, later = envelope(), envelope(writer=OTHER), envelope(1)
+    log.sent(mine)
+    assert log.reported(0, 2) == []
+    assert log.read_all([(0, mine)]) == [(0, mine, 0)]
+    assert len(log.read_all([(1, theirs), (2, mine), (3, theirs)])) == 3
+    assert not log.gap
+    log.sent(later)
+    assert log.reported(1, 6) == []
+    assert (log.gap, log.next_offset, log.landed_through) == (True, 4, 6)
+
+
+def test_an_unknown_fate_does_not_look_at_all_that_landed() -> None:
+    """FAULT: an outage amid a gap held the loop for a second: thousands, times thousands."""
+    log = Sequencer(ME, 0)
+    for counter in range(3):
+        log.sent(envelope(counter))
+        assert log.reported(counter, counter + 1) == []
+    log.sent(envelope(3))
+    landed = log._landed
+    log.unreported(3)
+    assert (log._landed is landed, log.waiting) == (True, 3)
+
+
 def test_a_truncated_log_is_noticed() -> None:
     log = Sequencer(ME, 3)
     log.sent(envelope())

@@ -14,7 +14,7 @@ from kproxy.cluster.publisher import admitted
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.log.disk_space import DiskSpace
-from kproxy.log.sequencer import LogChanged
+from kproxy.log.sequencer import LogChanged, Sequencer
 from kproxy.log.shared import SharedLog
 from kproxy.loop import pace
 from kproxy.store.segments import Segments
@@ -23,6 +23,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.state import State
 from tests.fakes import DictKv
+from tests.harness import until
 
 
 class Link:
@@ -174,7 +175,7 @@ async def test_records_of_others_are_applied_in_pieces(
 async def test_a_log_that_stays_shorter_than_what_was_applied_was_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproxy.log.shared._SHORT_S", 0.02)
+    monkeypatch.setattr("kproxy.log.truncation._SHORT_S", 0.02)
 
     with pytest.RaisesGroup(LogChanged):
         async with running(tmp_path) as (log, _):
@@ -229,11 +230,30 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
         assert not refusals
 
 
+async def test_nothing_is_applied_behind_what_could_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: after any error of the order's what came next was applied, over the hole."""
+
+    async def fail() -> None:
+        async with running(tmp_path) as (log, _):
+            monkeypatch.setattr(Sequencer, "read_all", lambda *_: {}[0])
+            await log.was_read([(0, Envelope(Kind.APPEND, writer=2))])
+            monkeypatch.undo()
+            await log.was_read([(0, Envelope(Kind.APPEND, writer=2))])
+            assert not log.next_offset
+            await anyio.sleep(5)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await fail()
+    assert isinstance(raised.value.exceptions[0], KeyError)
+
+
 async def test_segments_roll(tmp_path: Path) -> None:
     async with running(tmp_path) as (log, _):
         for i in range(5):
             await log.was_read([(i, Envelope(Kind.APPEND, body=bytes(600), writer=2))])
-            await anyio.sleep(0.005)
+            await until(lambda i=i: log.next_offset == i + 1)  # type: ignore[misc]
         await log.roll()
     assert len(list(tmp_path.glob("*.log"))) == 4
 

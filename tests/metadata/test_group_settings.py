@@ -11,6 +11,19 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config, load
 from kproxy.metadata.group_settings import SETTINGS, GroupRules, GroupSettings
 from kproxy.metadata.group_values import AutoOffsetReset, OffsetReset
+from kproxy.metadata.lane_settings import (
+    IN_FLIGHT,
+    LANE,
+    LOOKAHEAD,
+    ON_DEAD,
+    PRIORITY,
+    PRIORITY_SHARE,
+    RATE,
+    WEIGHTS,
+    LaneRules,
+)
+from kproxy.metadata.levels import Level
+from kproxy.virtual.levels import LANES_FROM
 from kproxy.virtual.rows.group_settings import GroupConfigs
 
 LOCK = "share.record.lock.duration.ms"
@@ -59,6 +72,8 @@ def test_every_setting_becomes_a_value() -> None:
         "share.partition.max.record.locks": "101", RESET: "by_duration:PT1M",
         "share.isolation.level": "read_committed", "share.renew.acknowledge.enable": "false",
         DLQ: "dlq.a", "errors.deadletterqueue.copy.record.enable": "true", BACKOFF: "1,20",
+        LANE: "header:tenant", IN_FLIGHT: "1", LOOKAHEAD: "1000", WEIGHTS: "gold=4,a=b=2",
+        RATE: "600/m", ON_DEAD: "hold", PRIORITY: "header:level", PRIORITY_SHARE: "0.1",
     }  # fmt: skip
     of_streams = {name for name in SETTINGS if name.startswith("streams.")}
     assert configs.keys() == SETTINGS.keys() - of_streams
@@ -69,7 +84,11 @@ def test_every_setting_becomes_a_value() -> None:
         delivery_count_limit=3, record_locks_max=101,
         auto_offset_reset=AutoOffsetReset(OffsetReset.BY_DURATION, 60_000), read_committed=True,
         renew_enabled=False, dead_letter_queue="dlq.a", dead_letter_copies_record=True,
-        retry_backoff_ms=(1, 20),
+        retry_backoff_ms=(1, 20), lane="header:tenant", lane_in_flight=1, lane_lookahead=1000,
+        lane_weights=(("gold", 4), ("a=b", 2)), lane_rate=(0.1, 2), lane_holds=True,
+        priority="header:level", priority_share=0.1,
+        lanes=LaneRules("tenant", False, 1, 1000, (("gold", 4), ("a=b", 2)), 0.1, 2, "level", 0.1,
+                        True),
     )  # fmt: skip
 
 
@@ -83,6 +102,7 @@ def test_every_setting_becomes_a_value() -> None:
         (DLQ, " dlq.a ", "dlq.a"), (DLQ, "", ""), (BACKOFF, "", ""),
         (BACKOFF, " 1000 , 5000,0", "1000,5000,0"),
         (BACKOFF, ",".join(["1"] * 20), "1," * 19 + "1"),
+        (LANE, " key ", "key"), (WEIGHTS, " gold=04 , free=1", "gold=4,free=1"), (RATE, "", ""),
     ],
 )  # fmt: skip
 def test_read(name: str, given: str, read: str) -> None:
@@ -103,6 +123,15 @@ def test_read(name: str, given: str, read: str) -> None:
         (DLQ, "__secret", "must not start with __"), (DLQ, "a b", "may hold only"),
         (DLQ, "x" * 250, "longer than 249"),
         (BACKOFF, "1,-1", "whole number"), (BACKOFF, "1,", "whole number"),
+        (LANE, "keys", "none, key or header:NAME"), (LANE, "header:", "none, key or header:NAME"),
+        (LANE, "header:a\nb", "all printable"), (LANE, "header:" + "x" * 201, "at most 200"),
+        (IN_FLIGHT, "-1", "from 0 to"), (LOOKAHEAD, "999", "from 1000 to 10000000"),
+        (WEIGHTS, "gold=many", "a number from 1 to 1000, not many"),
+        (WEIGHTS, "gold=0", "a number from 1 to 1000"), (WEIGHTS, "gold", "LANE=NUMBER"),
+        (WEIGHTS, "=1", "LANE=NUMBER"), (WEIGHTS, "a=1,a=2", "a has two weights"),
+        (RATE, "10", "NUMBER/s, /m or /h"), (RATE, "0/s", "from 1 to"), (RATE, "1/d", "/s, /m or"),
+        (ON_DEAD, "stop", "continue or hold"), (PRIORITY, "level", "header:NAME"),
+        (PRIORITY_SHARE, "0.91", "from 0 to 0.9"), (PRIORITY_SHARE, "nan", "from 0 to 0.9"),
         (BACKOFF, ",".join(["1"] * 21), "at most 20"), (LOCK, "1" * 100_000, "longer than"),
     ],
 )  # fmt: skip
@@ -202,3 +231,16 @@ def test_settings_of_a_worker_have_the_names_of_kafkas() -> None:
     assert named["errors.deadletterqueue.topic.name.prefix"][0] == "dlq."
     assert named["errors.deadletterqueue.auto.create.topics.enable"][0] is False
     assert Config().broker_values().keys() == {n for n in named if n.startswith("group.")}
+
+
+def test_lanes_need_a_level() -> None:
+    before = Level(LANES_FROM - 1)
+    with pytest.raises(KafkaError, match=f"needs level {LANES_FROM}.*upgrade --finalize"):
+        rules().check_level({LANE: "key"}, before)
+    rules().check_level({LANE: "key"}, Level())
+    rules().check_level({BACKOFF: "1"}, before)
+
+
+def test_priorities_alone_are_lanes_by_level() -> None:
+    assert settings({PRIORITY: "header:level"}).lanes == LaneRules(by_level=True, priority="level")
+    assert settings({IN_FLIGHT: "1", WEIGHTS: "a=2"}).lanes is None

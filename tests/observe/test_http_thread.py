@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -232,6 +233,43 @@ def test_connections_of_another_address_do_not_break_off_an_answer() -> None:
             assert found > size
     finally:
         thread.stop()
+
+
+def test_a_body_is_not_read() -> None:
+    """FAULT: one client's body of small chunks kept each probe waiting for seconds."""
+    with served() as port:
+        for method in ("GET", "POST"):
+            begun = get("/livez", "Transfer-Encoding: chunked", method=method) + "1\r\na\r\n"
+            keeps = begun.replace("Connection: close\r\n", "")
+            status = b"200" if method == "GET" else b"405"
+            assert asked(port, keeps).startswith(b"HTTP/1.1 " + status)
+            whole = get("/livez", "Content-Length: 1", method=method) + "a"
+            assert asked(port, whole).startswith(b"HTTP/1.1 " + status)
+
+
+def test_stop_ends_connections_that_ask_all_the_time() -> None:
+    """FAULT: a request that was there just then went before the end, and the next did, for good."""
+    thread = HttpThread(socket.create_server(("127.0.0.1", 0)), PAGES)
+    thread.start()
+
+    request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    asking, over = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", thread.port)) as connection:
+            connection.settimeout(30)
+            connection.sendall(20 * request)
+            while (part := connection.recv(1 << 16)) and not over.is_set():
+                asking.set()
+                connection.sendall(part.count(b"HTTP/1.1") * request)
+
+    with ThreadPoolExecutor(8) as clients, ExitStack() as held:
+        held.callback(over.set)
+        for _ in range(8):
+            clients.submit(ask)
+        assert asking.wait(30)
+        thread.stop()
+        eventually(lambda: not thread._thread.is_alive(), 30)
 
 
 def test_unread_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

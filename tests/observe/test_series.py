@@ -31,7 +31,7 @@ class Standing:
 
     def __init__(self, shard: Any) -> None:
         self.append_seconds = Histogram()
-        self.disk_space: Any = SimpleNamespace(free_bytes=lambda: 7, free_bytes_min=3)
+        self.disk_space: Any = SimpleNamespace(free_bytes_seen=7, free_bytes_min=3)
         self._shards = [
             ShardStanding(number, phase, shard if phase == "served" else None,
                           lag=number, rebuilt=0.25, published_s_ago=number * 100.0)

@@ -14,13 +14,17 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.harness import KAFKA_JAVA, KAFKA_LIBS, need, need_program
+from tests.harness import KAFKA_JAVA, KAFKA_LIBS, Working, need, need_program
 
 
-class Load:
+class Load(Working):
     """Produces to and consumes from queues, in two threads, until `stop`."""
 
-    def __init__(self, address: str, queues: list[str], per_second: int = 1000) -> None:
+    def __init__(
+        self, address: str, queues: list[str], per_second: int = 1000, **settings: object
+    ) -> None:
+        """Take `settings` of both clients; `_` in a name stands for `.`."""
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.queues = queues
         self._address = address
         self._per_second = per_second
@@ -31,24 +35,17 @@ class Load:
         self.pauses_s: dict[str, float] = {}  # the longest between two acknowledgements
         self._last_s: dict[str, float] = {}
         self.sent = 0
-        self._stop = threading.Event()
         self._all_sent = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._produce), threading.Thread(target=self._consume)
-        ]  # fmt: skip
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
+        super().__init__(self._produce, self._consume)
 
     def count(self) -> int:
         return sum(map(len, self.acknowledged.values()))
+
+    def longest_pause_s(self) -> float:
+        """Return the longest between two acknowledgements of a queue since this was asked last."""
+        longest = max(self.pauses_s.values(), default=0.0)
+        self.pauses_s.clear()
+        return longest
 
     def wait_for(self, more: int, seconds: float = 60) -> None:
         """Wait until so many more records were acknowledged than now."""
@@ -62,7 +59,7 @@ class Load:
             {
                 "bootstrap.servers": self._address, "enable.idempotence": True, "linger.ms": 5,
                 "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 500, "log_level": 0,
-                "topic.metadata.refresh.interval.ms": 5000,
+                "topic.metadata.refresh.interval.ms": 5000, **self._settings,
             }
         )  # fmt: skip
         began = time.monotonic()
@@ -97,6 +94,7 @@ class Load:
                 "bootstrap.servers": self._address, "group.id": "load", "log_level": 0,
                 "enable.auto.commit": False, "auto.offset.reset": "error",
                 "topic.metadata.refresh.interval.ms": 5000, "reconnect.backoff.max.ms": 500,
+                **self._settings,
             }
         )  # fmt: skip
         consumer.assign([TopicPartition(queue, 0, 0) for queue in self.queues])

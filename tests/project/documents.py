@@ -169,8 +169,18 @@ def _server_settings() -> list[str]:
 def _listener_settings() -> list[str]:
     from kproxy.config.listeners import ListenerConfig
 
+    return _settings_of(ListenerConfig)
+
+
+def _issuer_settings() -> list[str]:
+    from kproxy.config.issuers import OauthIssuer
+
+    return _settings_of(OauthIssuer)
+
+
+def _settings_of(model: Any) -> list[str]:
     rows = []
-    for name, field in ListenerConfig.model_fields.items():
+    for name, field in model.model_fields.items():
         form = str(field.annotation)
         words = re.findall(r"'([\w-]+)'", form) if "Literal" in form else []
         shown = "" if field.is_required() or field.default in (None, ()) else str(field.default)
@@ -222,7 +232,8 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "events.md": {"events": _events},
     "security.md": {"requests": _apis},
     "settings.md": {"server": _server_settings, "listeners": _listener_settings,
-                    "queues": _queue_settings, "groups": _group_settings},
+                    "issuers": _issuer_settings, "queues": _queue_settings,
+                    "groups": _group_settings},
     "tools.md": {"commands": _commands},
 }  # fmt: skip
 """The tables of each page, by the names in their markers."""

@@ -5,13 +5,13 @@ Each is refused quietly, in bounded time, and everyone else is served meanwhile.
 
 import hashlib
 import hmac
-import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from random import Random
 from typing import Any
 
 import psutil
@@ -76,7 +76,7 @@ BEFORE_LOGIN = {
     "nothing": b"",
     "an http request": b"GET / HTTP/1.1\r\nHost: kproxy\r\n\r\n",
     "zeros": bytes(1000),
-    "random": os.urandom(5000),
+    "random": Random(5000).randbytes(5000),
     "a length below zero": b"\xff\xff\xff\xff",
     "a huge length": b"\x7f\xff\xff\xff" + bytes(1000),
     "a frame too large for a login": framed(bytes(100_000)),
@@ -110,7 +110,7 @@ BEFORE_LOGIN = {
     "a name of a megabyte": HANDSHAKE + framed(bytes(1 << 20)),
     "another user": HANDSHAKE
     + encode_request(36, 1, 2, {"auth_bytes": plain("alice", PASSWORD, "bob")}),
-    "random scram": SCRAM + encode_request(36, 1, 2, {"auth_bytes": os.urandom(500)}),
+    "random scram": SCRAM + encode_request(36, 1, 2, {"auth_bytes": Random(500).randbytes(500)}),
     "a last scram message first": SCRAM
     + encode_request(36, 1, 2, {"auth_bytes": b"c=biws,r=abc,p=AAAA"}),
     "scram with channel binding": SCRAM
@@ -149,7 +149,7 @@ TLS_BYTES = {
     "plaintext": versions_request(),
     "http": b"GET / HTTP/1.1\r\n\r\n",
     "zeros": bytes(5000),
-    "random": os.urandom(5000),
+    "random": Random(5000).randbytes(5000),
     "nothing": b"",
     "a record without an end": b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc",
     "a hello that is cut": b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x03" + bytes(10),
@@ -405,7 +405,7 @@ AFTER_LOGIN = {
     "a token without a handshake": GOOD,
     "a handshake": HANDSHAKE,
     "a frame over the limit": b"\x7f\xff\xff\xff",
-    "random": os.urandom(3000),
+    "random": Random(3000).randbytes(3000),
     "an unknown api": request(999, 0),
     "controlled shutdown": request(7, 0, bytes(4)),
     "a leader and isr request": request(4, 0, bytes(12)),

@@ -16,6 +16,8 @@ from tests.forked import run_kproxy
 from tests.harness import ROOT, eventually
 from tests.securing import (
     MECHANISMS,
+    PARTNER,
+    PARTNERS_AUDIENCE,
     PASSWORD,
     Authority,
     Site,
@@ -138,6 +140,13 @@ def test_offered_mechanisms_are_listed(site: Site) -> None:
     with site.wire("INSIDE") as wire:
         assert handshake(wire, "PLAIN").error_code == 34
         assert authenticate(wire, b"").error_code == 34
+
+
+def test_users_of_another_issuer_are_others(site: Site) -> None:
+    with site.wire("SASL") as wire:
+        token = site.partner.token("alice", iss=PARTNER, aud=PARTNERS_AUDIENCE)
+        assert log_in(wire, "OAUTHBEARER", password=token).error_code == 0
+    eventually(lambda: names(site)[-1] == "User:partner-alice")
 
 
 def test_a_login_lasts_so_long_and_may_be_repeated(site: Site) -> None:

@@ -19,12 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from structlog.testing import capture_logs
 
 from kproxy.common.errors import CannotStart
+from kproxy.config.listeners import ListenerConfig
 from kproxy.security import jwks
 from kproxy.security.jwks import KeySet
-from kproxy.security.oauth import INVALID, BadKeys, Claims, Exchange, Tokens, keys_of
+from kproxy.security.oauth import INVALID, BadKeys, Claims, Exchange, Issuers, Tokens, keys_of
 from kproxy.security.scram import BadLogin
 from tests.harness import eventually
-from tests.securing import AUDIENCE, ISSUER, Authority, Issuer, bearer
+from tests.securing import AUDIENCE, ISSUER, PARTNER, Authority, Issuer, bearer
 
 NOW = int(time.time())
 END = NOW + 50_000  # a run of all tests is over by then
@@ -342,7 +343,8 @@ KEYCLOAK: dict[str, Any] = {
     "azp": "orders", "jti": "b1946ac9", "acr": "1", "scope": "openid queues profile",
     "preferred_username": "alice", "email_verified": True, "sid": "1",
     "realm_access": {"roles": ["offline_access", "queue-user"]},
-    "resource_access": {"account": {"roles": ["view-profile"]}},
+    "resource_access": {"account": {"roles": ["view-profile"]}, "my.app": {"roles": ["queues"]}},
+    "resource_access.my.app": ["whole"],
 }  # fmt: skip
 """An access token of Keycloak, but for whom and until when it is."""
 ENTRA: dict[str, Any] = {
@@ -368,6 +370,10 @@ def claiming(issuer: Issuer, claims: Claims, **token: Any) -> str:
         (KEYCLOAK, Claims("preferred_username"), "alice"),
         (KEYCLOAK, Claims("azp", "scope", ("queues",)), "orders"),
         (KEYCLOAK, Claims("preferred_username", "scope", ("queues", "openid")), "alice"),
+        (KEYCLOAK, Claims("azp", "realm_access.roles", ("queue-user",)), "orders"),
+        (KEYCLOAK, Claims("azp", "resource_access.my.app.roles", ("queues",)), "orders"),
+        (KEYCLOAK, Claims("azp", "resource_access.my.app", ("whole",)), "orders"),
+        (KEYCLOAK, Claims("azp", prefix="partner-"), "partner-orders"),
         (ENTRA, Claims("oid"), ENTRA["oid"]),
         (ENTRA, Claims("preferred_username", "scp", ("Queues.Write",)), "alice@example.com"),
         (ENTRA, Claims("azp", "roles", ("Queue.Worker",)), "e4d0d0e5"),
@@ -391,6 +397,10 @@ def test_a_chosen_claim_says_who(
         (KEYCLOAK, Claims(scopes=("openid queues",))),
         (KEYCLOAK, Claims(scope="scp", scopes=("queues",))),
         (KEYCLOAK, Claims(scope="realm_access", scopes=("roles",))),
+        (KEYCLOAK, Claims(scope="realm_access.roles", scopes=("queues",))),
+        (KEYCLOAK, Claims(scope="realm_access.roles.queue-user", scopes=("queue-user",))),
+        (KEYCLOAK, Claims(scope=".realm_access.roles", scopes=("queue-user",))),
+        (KEYCLOAK, Claims("resource_access.account.roles")),
         (ENTRA, Claims("oid", "scp", ("Queues.Read", "Queues.Delete"))),
         (ENTRA | {"roles": [["Queue.Worker"]]}, Claims("oid", "roles", ("Queue.Worker",))),
     ],
@@ -400,3 +410,93 @@ def test_a_claim_that_is_not_there_lets_nobody_in(
 ) -> None:
     with pytest.raises(BadLogin):
         claiming(issuer, claims, **token)
+
+
+# -- several issuers
+
+
+@pytest.fixture(scope="module")
+def partner(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    return Issuer(tmp_path_factory.mktemp("partner"))
+
+
+def both(issuer: Issuer, partner: Issuer) -> Issuers:
+    """Return the checks of two issuers, whose keys have one name, for an audience each."""
+    own, other = (keys_of(one.path.read_bytes()) for one in (issuer, partner))
+    prefixed = Claims(prefix="partner-")
+    return Issuers(
+        [Tokens(ISSUER, AUDIENCE, lambda: own), Tokens(PARTNER, "queues", lambda: other, prefixed)]
+    )
+
+
+def test_each_issuer_says_who_its_own_are(issuer: Issuer, partner: Issuer) -> None:
+    checks = both(issuer, partner)
+    assert checks.check(issuer.token("alice")).name == "alice"
+    assert checks.check(partner.token("alice", iss=PARTNER, aud="queues")).name == "partner-alice"
+
+
+@pytest.mark.parametrize(
+    ("by_partner", "claims"),
+    [
+        (True, {}),
+        (True, {"iss": PARTNER}),
+        (True, {"iss": "https://other.example", "aud": "queues"}),
+        (True, {"iss": PARTNER + "/", "aud": "queues"}),
+        (False, {"iss": PARTNER, "aud": "queues"}),
+        (False, {"aud": "queues"}),
+    ],
+)
+def test_an_issuer_speaks_for_no_other(
+    issuer: Issuer, partner: Issuer, by_partner: bool, claims: dict[str, str]
+) -> None:
+    with pytest.raises(BadLogin):
+        both(issuer, partner).check((partner if by_partner else issuer).token("alice", **claims))
+
+
+@pytest.mark.parametrize("said", [None, 1, [ISSUER], {ISSUER: 1}])
+def test_an_issuer_is_a_name(issuer: Issuer, partner: Issuer, said: Any) -> None:
+    with pytest.raises(BadLogin):
+        both(issuer, partner).check(by_hand(issuer, json.dumps(CLAIMS | {"iss": said}).encode()))
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_tokens_do_not_hold_where_there_are_two_issuers(
+    kind: str, issuer: Issuer, partner: Issuer
+) -> None:
+    with pytest.raises(BadLogin):
+        both(issuer, partner).check(BAD[kind](issuer))
+
+
+def _listener(**settings: Any) -> ListenerConfig:
+    given = {"listen": "127.0.0.1:9092", "protocol": "SASL_PLAINTEXT"}
+    return ListenerConfig(**given | {"sasl_mechanisms": ("OAUTHBEARER",)} | settings)
+
+
+OWN = {"oauth_jwks": "a.json", "oauth_issuer": ISSUER, "oauth_audience": AUDIENCE}
+MORE = {"issuer": PARTNER, "jwks": "https://partner.example/keys", "audience": "queues"}
+
+
+def test_a_listener_has_issuers_of_its_own_and_more() -> None:
+    assert [one.issuer for one in _listener(**OWN, oauth_issuers=[MORE]).issuers] == [
+        ISSUER, PARTNER,
+    ]  # fmt: skip
+    assert [one.issuer for one in _listener(oauth_issuers=[MORE]).issuers] == [PARTNER]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"oauth_issuers": [MORE], "oauth_jwks": "a.json"},
+        {"oauth_issuers": [MORE], "oauth_scopes": ("queues",)},
+        {"oauth_issuers": [MORE, MORE]},
+        OWN | {"oauth_issuers": [MORE | {"issuer": ISSUER}]},
+        {"oauth_issuers": [MORE | {"jwks": "http://partner.example/keys"}]},
+        {"oauth_issuers": [MORE | {"scopes": ("",)}]},
+        {"oauth_issuers": [MORE | {"issuer": str(number)} for number in range(17)]},
+        {"oauth_issuers": [MORE], "sasl_mechanisms": ("PLAIN",)},
+    ],
+)
+def test_issuers_that_make_no_sense(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"oauth|OAUTHBEARER|issuers"):
+        _listener(**settings)

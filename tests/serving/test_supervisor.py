@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from anyio.abc import Process
 
 from kproxy import supervisor
 from kproxy.admin_socket.client import asking
@@ -61,6 +62,41 @@ async def test_workers_are_told_their_settings_by_a_pipe(
         f"127.0.0.1:{700 + i}": (f"name:{800 + i}", tmp_path / "data" / f"worker-{i}")
         for i in range(3)
     }
+
+
+async def test_a_worker_that_begins_amid_a_stop_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: nobody sent it a signal, and the supervisor waited for it for good."""
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", WORKER, str(tmp_path)))
+    keeper, begin = Supervisor(config(data_dir=tmp_path / "data")), anyio.open_process
+
+    async def begun(*given: Any, **more: Any) -> Process:
+        process = await begin(*given, **more)
+        keeper._stop_all()
+        return process
+
+    monkeypatch.setattr(anyio, "open_process", begun)
+    try:
+        with anyio.fail_after(20):
+            await keeper.run()
+    finally:
+        for process in keeper._processes.values():
+            if process.returncode is None:
+                process.kill()
+
+
+async def test_a_stop_does_not_wait_until_a_worker_would_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(supervisor, "_RESTART_S", 1000.0)
+    keeper = Supervisor(config(data_dir=tmp_path / "data"))
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keeper.run)
+            await until(lambda: [p.returncode for p in keeper._processes.values()] == [7] * 3, 40)
+            keeper._stop_all()
 
 
 def test_a_worker_finds_all_its_settings(tmp_path: Path) -> None:

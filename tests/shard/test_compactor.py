@@ -22,7 +22,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import StateLookup
 from kproxy.metadata.cluster_view import SingleNode
 from kproxy.protocol import records
-from kproxy.protocol.batch import HEADER_BYTES, check, read_header
+from kproxy.protocol.batch import check, read_header
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.protocol.records import keyed_records, repacked, unpacked
 from kproxy.protocol.responses import Broker
@@ -44,7 +44,7 @@ from kproxy.worker.worker import Worker
 from tests.present import present
 from tests.shard.test_shard import QUEUES, config, read, running
 from tests.simulation.seeds import see
-from tests.wire import keyed
+from tests.wire import batch, keyed
 
 QUEUE = QUEUES[0]
 KEY: PartitionKey = (QUEUE, 0)
@@ -272,9 +272,24 @@ async def test_not_before_enough_is_new_or_it_is_too_old(tmp_path: Path) -> None
 async def test_an_unreadable_batch_leaves_its_partition_as_it_is(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.put((b"a", b"=1"), (b"a", b"=2"))
-        noise = bytearray(keyed((b"a", b"=3"), time_ms=stage.now))
-        noise[HEADER_BYTES] = 0x7F
-        await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=1, body=bytes(noise)))
+        noise = batch(b"", packed=b"\x7f" * 20)
+        await stage.send(Envelope(Kind.APPEND, QUEUE, 0, number=1, body=noise))
+        before = read(stage.shard, QUEUE)
+        for _ in range(2):
+            await stage.compact()
+        assert read(stage.shard, QUEUE) == before
+        assert stage.counters.not_compacted == 1
+
+
+async def test_a_damaged_batch_is_not_written_again(tmp_path: Path) -> None:
+    """FAULT: what was left of it got a new CRC: the damage was in sound batches from then on."""
+    async with staged(tmp_path) as stage:
+        await stage.put((b"a", b"=1"), (b"b", b"=1"))
+        await stage.put((b"a", b"=2"))
+        _, found = next(stage.shard.state.batches((QUEUE, 0), 0, 9))
+        with stage.shard.segments.path(found.segment).open("r+b") as file:
+            file.seek(found.position + found.length - 2)  # the last value
+            file.write(b"!")
         before = read(stage.shard, QUEUE)
         for _ in range(2):
             await stage.compact()

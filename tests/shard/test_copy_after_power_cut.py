@@ -57,13 +57,14 @@ async def take(shard: Shard, count: int) -> None:
         some.insert(0, command(Kind.CREATE, QUEUES[0], values=values))
     for one in some:
         await log.was_read([(log.next_offset, one)])
+        while log._ready:  # a new segment is begun on a thread
+            await log._apply(log._take())
 
 
 async def flushed(shard: Shard, unsynced: int) -> dict[bytes, bytes]:
     """Return rows as a flush keeps them, with so many batches that come while it begins."""
     await shard.log.sync()
     await take(shard, unsynced)
-    shard.log.sync_rest()
     kept: Any = shard.kv
     return dict(kept.rows)
 
@@ -104,6 +105,22 @@ async def test_full_segments_behind_the_mark_are_looked_at_too(tmp_path: Path) -
             opened(tmp_path, rows)
         segment.write_bytes(whole)
     assert mark.read_bytes() == mark_there
+    opened(tmp_path, rows).segments.close()
+
+
+async def test_a_copy_whose_removal_was_broken_off_is_no_copy(tmp_path: Path) -> None:
+    """FAULT: what was left was taken for whole, and the cluster's log trimmed to where it began."""
+    shard = opened(tmp_path, {})
+    await take(shard, 30)
+    rows = await flushed(shard, 0)
+    shard.segments.close()
+    first, second, *_ = (shard.segments.path(one) for one in shard.segments.ids)
+    for lost in first, second:
+        whole = lost.read_bytes()
+        lost.unlink()
+        with pytest.raises(DamagedLog):
+            opened(tmp_path, rows)
+        lost.write_bytes(whole)
     opened(tmp_path, rows).segments.close()
 
 

@@ -42,8 +42,8 @@ def opened(directory: Path) -> tuple[Shard, bool]:
 
 
 async def test_counts_are_kept_with_the_rows(tmp_path: Path) -> None:
-    assert await live(tmp_path, 1) == (2, 8, 0, 0, 0, 0, 0, 0)
-    assert await live(tmp_path, 11) == (4, 16, 0, 0, 0, 0, 0, 0)
+    assert await live(tmp_path, 1) == (2, 8, 0, 0, 0, 0, 0, 0, 0)
+    assert await live(tmp_path, 11) == (4, 16, 0, 0, 0, 0, 0, 0, 0)
     shard, walked = opened(tmp_path)
     assert (shard.state.counts.queues, walked) == (4, False)
     shard.close()

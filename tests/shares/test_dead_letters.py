@@ -12,10 +12,12 @@ from anyio import to_thread
 from kproxy.common.errors import Code
 from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
+from kproxy.metadata.lane_settings import LaneRules
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol import record_runs, records
-from kproxy.protocol.batch import check, read_header
+from kproxy.protocol.batch import check, read_header, stamp
 from kproxy.protocol.made_batches import Content, header, record
+from kproxy.protocol.made_batches import batch as made_batch
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.security.acls import Acls
 from kproxy.security.peer import NOBODY
@@ -270,6 +272,7 @@ def test_records_before_what_cannot_be_read_keep_what_they_hold(
     monkeypatch.setattr(record_runs, "RUN_RECORDS", 2)
     data = bytearray(keyed(*[(b"k%d" % n, b"v%d" % n) for n in range(5)]))
     data[data.index(b"k3") - 5] = 0x7F  # its length
+    stamp(data, None)  # the client's CRC is right
     stage.put(bytes(data))
     stage.lose((0, 5))
     stage.play()
@@ -808,3 +811,15 @@ def test_unsendable_dead_letters_leave_room_in_memory_for_others(
     seen = sent_until_mended(stage, monkeypatch, readable_from, seconds=6)
     assert seen == [b"sent"] * 3
     assert [one.value for one in stage.letters()] == [b"sent"] * 3 + [b"stuck"] * 8
+
+
+def test_a_letter_names_the_lane_of_its_record(stage: Stage) -> None:
+    rules = LaneRules(header="tenant")
+    stage.settings["g"] = replace(stage.setting(DLQ, copies=False), lanes=rules)
+    lane = [header("tenant", "gold")]
+    stage.put(made_batch([record(0, Content(b"k", b"v"), lane), record(1, Content(b"k", b"v"), [])],
+                         NOW_MS))  # fmt: skip
+    stage.lose((0, 2))
+    stage.play()
+    assert [one.headers["kproxy.dlq.lane"] for one in stage.letters()] == ["gold", ""]
+    assert [one.key for one in stage.letters()] == [None, None]

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kproxy.protocol.batch import HEADER_BYTES
 from kproxy.shares import share_partition
 from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.kinds import RowKind
@@ -102,16 +101,16 @@ async def interleaved(client: Client) -> tuple[list[int], int]:
 
 
 def watched(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return of each header that is read from now on, whether that is on the loop."""
+    """Return of each batch that is looked into from now on, whether that is on the loop."""
     segments: Any = client.worker.any_shard().segments
-    loop, seen, read = threading.get_ident(), [], segments.read_into
+    loop, seen, read = threading.get_ident(), [], segments.batch
 
-    def read_into(buffer: memoryview, *place: Any, **how: Any) -> bool:
-        if len(buffer) == HEADER_BYTES:
-            seen.append(threading.get_ident() == loop)
-        return bool(read(buffer, *place, **how))
+    def batch(*place: Any, **how: Any) -> bytearray | None:
+        seen.append(threading.get_ident() == loop)
+        found: bytearray | None = read(*place, **how)
+        return found
 
-    monkeypatch.setattr(segments, "read_into", read_into)
+    monkeypatch.setattr(segments, "batch", batch)
     return seen
 
 

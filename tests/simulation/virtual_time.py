@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 import selectors
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -101,7 +102,11 @@ class Inline:
 
 
 def monotonic() -> float:
-    return asyncio.get_running_loop().time()
+    """Return the loop's time; on a thread, which a virtual loop has none of, the machine's."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
 
 
 def working_clock(seed: int) -> Callable[[], float]:

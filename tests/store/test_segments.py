@@ -196,6 +196,26 @@ def test_a_segment_that_cannot_be_begun_leaves_nothing_open(
     assert segments.active == 1
 
 
+def test_a_scrape_amid_the_begin_of_a_segment_does_not_take_it_for_empty(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: its size stayed 0 once it was full: nothing read it any more, nor copied it on."""
+    write(segments, 0, b"a")
+    keep = segments._keep
+
+    def scraped(segment: int, fd: int) -> None:
+        segments.total_bytes()  # on the HTTP thread
+        keep(segment, fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "_keep", scraped)
+        segments.roll(1)
+    write(segments, 1, b"b")
+    segments.roll(2)
+    assert segments.size(1) == segments.path(1).stat().st_size
+    assert replayed(segments, 1) == [(1, b"b")]
+
+
 def test_a_reserve_that_cannot_be_made_is_none(tmp_path: Path) -> None:
     """FAULT: without a descriptor for it the keeper ended, and with it the server."""
     assert not files.reserve(tmp_path / "nowhere" / "RESERVE", 4096)

@@ -169,6 +169,29 @@ async def test_one_that_is_away_is_told_later_and_nobody_is_answered_before() ->
     assert markers.count(0) > 1, "told again, without effect"
 
 
+async def test_one_behind_another_whose_completion_was_not_known_is_told_as_well() -> None:
+    """FAULT: it was complete and nobody had been told: its partitions were held back for good."""
+    cluster = Cluster()
+    key = cluster.queue(1, "q")
+    home: Any = cluster.shards[HOME]
+    append = home.append
+
+    def unknown(envelopes: Sequence[Envelope]) -> Ticket:
+        home.append = append
+        append(envelopes)
+        cluster.end(cluster.open({1: [key]}))
+        ticket = Ticket(list(envelopes))
+        ticket.set_error(KafkaError(Code.REQUEST_TIMED_OUT))
+        return ticket
+
+    cluster.end(cluster.open({1: [key]}))
+    home.append = unknown
+    async with running(cluster):
+        await until(lambda: home.append is append and cluster.row and cluster.row.state.is_idle)
+    assert cluster.stable(1, key) == (4, 4)
+    assert not cluster.left(RowKind.OPEN_TRANSACTION)
+
+
 async def test_a_new_owner_goes_on_where_an_earlier_one_stopped() -> None:
     cluster = Cluster()
     keys = {1: [cluster.queue(1, "q")]}

@@ -182,7 +182,8 @@ class _AdminClient(Cluster):
         return {topic.topic: done() for topic in new}
 
     def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
-        return {partition: done(SimpleNamespace(offset=7)) for partition in asked}
+        told = SimpleNamespace(offset=7, leader_epoch=None)
+        return {partition: done(told) for partition in asked}
 
     def delete_records(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
         return {partition: done(SimpleNamespace(low_watermark=7)) for partition in asked}

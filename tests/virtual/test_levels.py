@@ -9,8 +9,10 @@ from kproxy.virtual import levels
 from kproxy.virtual.commands.delays import Later
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.queues import AssignPartitions, ConfigureQueue, CreateQueue
+from kproxy.virtual.commands.shares import ChangeShares
 from kproxy.virtual.commands.traits import TRAITS
 from kproxy.virtual.levels import (
+    LANES_FROM,
     LIFE_FROM,
     NEWEST,
     OLDEST,
@@ -33,6 +35,8 @@ def may_be_written(envelope: Envelope, level: int) -> bool:
         return level >= LIFE_FROM
     if envelope.kind == Kind.ASSIGN_PARTITIONS and AssignPartitions.decode(envelope).routes:
         return level >= ROUTES_FROM
+    if envelope.kind == Kind.SHARE and ChangeShares.decode(envelope).holds:
+        return level >= LANES_FROM
     given: dict[str, str] = {}
     if envelope.kind == Kind.CREATE:
         given = CreateQueue.decode(envelope).configs

@@ -6,18 +6,25 @@ epoch. Then it gets partitions as other members release them.
 
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.model.assigned_member import NONE
-from kproxy.groups.model.consumer_member import ConsumerMember, Progress
+from kproxy.groups.model.revoking_member import Progress, RevokingMember
 from kproxy.loop.steps import Steps, spent
 
 
 def reconcile(
-    member: ConsumerMember, target_epoch: int, owned: PartitionSet | None, others: PartitionSet
-) -> Steps[None]:
-    """Take one step if one is due. `owned`: what it says it has; `others`: what others hold."""
+    member: RevokingMember, target_epoch: int, owned: PartitionSet | None, others: PartitionSet,
+    revoked_epochs: int,
+) -> Steps[None]:  # fmt: skip
+    """Take one step if one is due. `owned`: what it says it has; `others`: what others hold.
+
+    `revoked_epochs`: by which it moves on when it has given up what it had to.
+    """
+    epoch = member.epoch
     if member.progress == Progress.STABLE and member.epoch == target_epoch:
         return
-    if member.progress == Progress.UNREVOKED and _still_owned(owned, member.revoking):
-        return
+    if member.progress == Progress.UNREVOKED:
+        if _still_owned(owned, member.revoking):
+            return
+        epoch += revoked_epochs
     count = len(member.assigned) + len(member.target)
     to_revoke = member.assigned - member.target
     yield from spent(count)
@@ -26,6 +33,7 @@ def reconcile(
     free = wanted - others if others else wanted
     yield from spent(2 * count)  # nothing has changed till here
     if to_revoke and _still_owned(owned, to_revoke):
+        member.move_to(epoch)
         member.progress = Progress.UNREVOKED
         member.assigned, member.revoking = kept, to_revoke
         return

@@ -73,8 +73,8 @@ class SubscriptionResolver:
         """Set up; `there`: whether this is the group of its id; `log`: log it under its lock."""
         self._lookup = lookup
         self._readers = readers
-        self._now = now
-        self._there = there
+        self.now = now
+        self.there = there
         self._log = log
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._more = anyio.Event()
@@ -94,7 +94,7 @@ class SubscriptionResolver:
         """Return whether the queues that a group reads have changed since its target was made."""
         if group.resolving or not (now or self._is_due(group)):
             return False
-        work, started = Work(self._resolve_pattern(group)), self._now()
+        work, started = Work(self._resolve_pattern(group)), self.now()
         if work.begin():
             return self._take_pattern(group, work.result, started)
         group.resolving = True
@@ -107,14 +107,14 @@ class SubscriptionResolver:
         return self._lookup.changes + self._readers.generation
 
     def _is_due(self, group: Assigned) -> bool:
-        now = self._now()
+        now = self.now()
         if group.unresolved() and now >= group.resolve_again_at:
             return True
         return self._changes != group.resolved_changes and now >= group.refresh_again_at
 
     def _take_pattern(self, group: Assigned, seen: ResolvedPattern, started: float) -> bool:
         # Looking at a million names may take seconds.
-        now = self._now()
+        now = self.now()
         took = now - started
         changed = seen.topology != group.topology or seen.resolved != group.resolved
         group.resolved_changes, group.resolved = seen.changes, seen.resolved
@@ -132,7 +132,7 @@ class SubscriptionResolver:
             return
         async with group.lock:
             group.resolving = False
-            if not self._there(group):
+            if not self.there(group):
                 return
             if self._take_pattern(group, work.result, started):
                 group.epoch += 1
@@ -209,10 +209,12 @@ class SubscriptionResolver:
 
     def assign_if_due(self, group: Assigned) -> None:
         """Make a target for a group's epoch, now or soon, if it may have one."""
-        if not group.may_assign():
-            return
-        started = self._now()
-        work = Work(self._made(group))
+        if group.may_assign():
+            self.assign(group, self._made(group))
+
+    def assign(self, group: Assigned, making: Steps[AssignmentResult]) -> None:
+        """Make a target now, or beside what members ask for if that takes long."""
+        started, work = self.now(), Work(making)
         if work.begin():
             group.take_target(work.result)
             return
@@ -226,8 +228,8 @@ class SubscriptionResolver:
             return
         async with group.lock:
             group.assigning = False
-            if self._there(group):
-                group.take_target(work.result, self._now() - started)
+            if self.there(group):
+                group.take_target(work.result, self.now() - started)
                 await self.log_changes(group)
 
     def _made(self, group: Assigned) -> Steps[AssignmentResult]:
@@ -261,7 +263,7 @@ class SubscriptionResolver:
         self._more.set()
 
     async def _finish(self, group: Assigned, work: Work[Result]) -> bool:
-        return await finish(work, lambda: self._there(group))
+        return await finish(work, lambda: self.there(group))
 
     async def log_changes(self, group: Assigned) -> None:
         code = await self._log(group)

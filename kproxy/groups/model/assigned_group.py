@@ -103,7 +103,7 @@ class AssignedGroup(Generic[Member]):
         self.topology = head.values["topology"]
         self._logged = head.values
 
-    def restore(self, member_id: str, row: Row) -> None:
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
         raise NotImplementedError
 
     def end_restoring(self) -> None:

@@ -8,6 +8,7 @@ from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.model.classic_member import Protocols
 from kproxy.loop.steps import EVERY, Steps, spent
 from kproxy.virtual.rows.groups import Row
+from kproxy.virtual.types import PartitionKey
 
 NONE: PartitionSet = frozenset()
 _PART = struct.Struct(">16sI")
@@ -48,7 +49,8 @@ class AssignedMember:
     def weight(self) -> int:
         """The bytes of its row, about."""
         parts = len(self.assigned) + len(self.target)
-        return PART_BYTES * parts + _NAME_BYTES * len(self.topics)
+        texts = len(self.client_id) + len(self.rack or "") + len(self.regex)
+        return PART_BYTES * parts + _NAME_BYTES * len(self.topics) + texts
 
     def row(self) -> Steps[Row]:
         target = assigned = yield from pack_parts(self.assigned)
@@ -58,16 +60,16 @@ class AssignedMember:
         return row | {"previous": self.previous_epoch, "assigned": assigned, "target": target}
 
     @classmethod
-    def from_row(cls, member_id: str, row: Row) -> Self:
+    def from_row(cls, member_id: str, row: Row) -> Steps[Self]:
         """Return a member as its row has it."""
         member = cls(member_id)
         for name in cls.FIELDS:
             value = row[name]
             setattr(member, name, tuple(value) if isinstance(value, list) else value)
         member.previous_epoch = row["previous"]
-        member.assigned = member.target = unpack_parts(row["assigned"])
+        member.assigned = member.target = yield from unpack_parts(row["assigned"])
         if row["target"] != row["assigned"]:
-            member.target = unpack_parts(row["target"])
+            member.target = yield from unpack_parts(row["target"])
         return member
 
 
@@ -80,5 +82,11 @@ def pack_parts(parts: PartitionSet) -> Steps[bytes]:
     return b"".join(packed)
 
 
-def unpack_parts(data: bytes) -> PartitionSet:
-    return frozenset(_PART.iter_unpack(data))
+def unpack_parts(data: bytes) -> Steps[PartitionSet]:
+    size, found = EVERY * PART_BYTES, set[PartitionKey]()
+    if len(data) <= size:
+        return frozenset(_PART.iter_unpack(data))
+    for start in range(0, len(data), size):
+        found.update(_PART.iter_unpack(data[start : start + size]))
+        yield
+    return frozenset(found)

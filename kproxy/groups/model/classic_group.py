@@ -32,9 +32,10 @@ class ClassicGroup(ClassicRebalance):
         self.protocol = values.get("protocol")
         self.leader = values.get("leader")
 
-    def restore(self, member_id: str, row: Row) -> None:
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
         self.logged.add(member_id)
         self.add(member_from_row(member_id, row))
+        yield from ()
 
     def end_restoring(self) -> None:
         if self.members:

@@ -9,29 +9,28 @@ from collections.abc import Iterable
 from typing import Any
 
 from kproxy.common.errors import Code
-from kproxy.groups.assigning.assignors import PartitionSet, queues_in_order
-from kproxy.groups.assigning.reconciliation import reconcile
+from kproxy.groups.assigning.assignors import queues_in_order
 from kproxy.groups.model.assigned_group import (
-    AssignedGroup,
     AssigningCoordinator,
     AssignmentResult,
     State,
 )
 from kproxy.groups.model.assigned_member import NONE
 from kproxy.groups.model.classic_member import Protocols
-from kproxy.groups.model.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Progress
+from kproxy.groups.model.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember
 from kproxy.groups.model.consumer_protocol import CONSUMER_PROTOCOL
 from kproxy.groups.model.counters import AssignmentCounts, ProtocolCounts
+from kproxy.groups.model.revoking_group import RevokingGroup
+from kproxy.groups.model.revoking_member import Progress
 from kproxy.groups.model.static_members import StaticMembers
-from kproxy.loop.steps import EVERY, Steps, at_once, spent
+from kproxy.loop.steps import EVERY, Steps, at_once
 from kproxy.virtual.rows.groups import GroupRow, Row
 from kproxy.virtual.types import PartitionKey, QueueId
 
 DEFAULT_ASSIGNOR = "uniform"
-_REVOKE = "revoke"
 
 
-class ConsumerGroup(AssignedGroup[ConsumerMember]):
+class ConsumerGroup(RevokingGroup[ConsumerMember]):
     """A group that takes its members to their targets step by step."""
 
     kind = "consumer"
@@ -41,7 +40,7 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
         super().__init__(group_id, coordinator)
         self.assignor = DEFAULT_ASSIGNOR
         self.static_members = StaticMembers[ConsumerMember]()
-        self._holders = AssignmentCounts()
+        self.holders = AssignmentCounts()
         self._protocol_counts = ProtocolCounts()
 
     # -- rows
@@ -50,8 +49,8 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
         super().begin_restoring(head)
         self.assignor = head.values["assignor"]
 
-    def restore(self, member_id: str, row: Row) -> None:
-        self.put(ConsumerMember.from_row(member_id, row))
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
+        yield from self.put_restored((yield from ConsumerMember.from_row(member_id, row)))
 
     def values(self) -> dict[str, Any]:
         return super().values() | {"assignor": self.assignor}
@@ -71,17 +70,12 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
 
     # -- members
 
-    def remove(self, member_id: str) -> None:
-        super().remove(member_id)
-        self.alarms.cancel((_REVOKE, member_id))
-
     def _count(self, member: ConsumerMember, by: int) -> None:
         super()._count(member, by)
         if by > 0:
             self.static_members.add(member)
         else:
             self.static_members.remove(member)
-        at_once(self._holders.count(_union(member.assigned, member.revoking), by))
         self._protocol_counts.count(member.protocols, by)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
@@ -98,7 +92,7 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
     def leave_as_static(self, member: ConsumerMember) -> None:
         """Let a static member go that may be back; keep for it what it had."""
         member.move_to(STATIC_LEAVE_EPOCH)
-        at_once(self._holders.count(member.revoking - member.assigned, -1))
+        at_once(self.holders.count(member, member.revoking - member.assigned, -1))
         member.revoking = NONE
         member.progress = Progress.STABLE
         self.give_time_to_revoke(member)
@@ -118,20 +112,6 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
         if member.classic:
             return member.session_s
         return self._coordinator.settings_of(self.id).consumer_session_timeout_ms / 1000
-
-    def give_time_to_revoke(self, member: ConsumerMember) -> None:
-        """Give a member that has to give up partitions its own rebalance timeout for it."""
-        if member.progress != Progress.UNREVOKED:
-            if member.revoke_by is not None:
-                self.alarms.cancel((_REVOKE, member.id))
-                member.revoke_by = None
-        elif member.revoke_by is None:
-
-            def due(now: float) -> None:
-                self._coordinator.fence_soon(self, member, lambda: member.revoke_by is timer)
-
-            by = self._coordinator.now() + max(0.0, member.rebalance_s)
-            timer = member.revoke_by = self.alarms.set((_REVOKE, member.id), by, due)
 
     def replace_static(self, known: ConsumerMember, member_id: str) -> ConsumerMember:
         """Put a static member that is back under its new id: it has what it had, from epoch 0 on.
@@ -176,34 +156,6 @@ class ConsumerGroup(AssignedGroup[ConsumerMember]):
         if member is None and member_id in instances:
             return self.static_members.find(instances[member_id])
         return member
-
-    def reconcile(self, member: ConsumerMember, owned: PartitionSet | None) -> Steps[None]:
-        """Take a member a step towards its target."""
-        before = (member.epoch, member.progress)
-        if before == (self.target_epoch, Progress.STABLE):
-            return
-        assigned, revoking = member.assigned, member.revoking
-        others = yield from self._holders.others(member)
-        yield from reconcile(member, self.target_epoch, owned, others)
-        if member.assigned is not assigned or member.revoking is not revoking:
-            held, held_before = _union(member.assigned, member.revoking), _union(assigned, revoking)
-            gone, new = held_before - held, held - held_before
-            yield from self._holders.count(gone, -1)
-            yield from self._holders.count(new, 1)
-            if gone or new or member.assigned != assigned:
-                self.changed.add(member.id)
-        if (member.epoch, member.progress) != before:
-            self.changed.add(member.id)
-        self.give_time_to_revoke(member)
-        yield from spent(len(assigned) + len(revoking))
-
-    def waits(self, member: ConsumerMember) -> Steps[bool]:
-        """Return whether something that a member is to have is still held by another."""
-        return bool((yield from self._holders.others(member)))
-
-
-def _union(one: PartitionSet, other: PartitionSet) -> PartitionSet:
-    return one | other if other else one
 
 
 def by_queue(parts: Iterable[PartitionKey]) -> dict[QueueId, list[int]]:

@@ -110,7 +110,7 @@ class AssignmentCounts:
     def __init__(self) -> None:
         self._count: dict[PartitionKey, int] = {}
 
-    def count(self, parts: PartitionSet, by: int) -> Steps[None]:
+    def count(self, member: Assignee, parts: PartitionSet, by: int) -> Steps[None]:
         held = self._count
         for number, part in enumerate(parts, 1):
             if number % EVERY == 0:

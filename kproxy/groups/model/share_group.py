@@ -15,6 +15,7 @@ from kproxy.groups.model.assigned_group import (
     AssignmentResult,
 )
 from kproxy.groups.model.assigned_member import AssignedMember
+from kproxy.loop.steps import Steps
 from kproxy.virtual.rows.groups import GroupRow, Row
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
@@ -53,8 +54,8 @@ class ShareGroup(AssignedGroup[AssignedMember]):
         self._left_some = head.values["making"]
         self.since = head.values.get("since", 0)
 
-    def restore(self, member_id: str, row: Row) -> None:
-        self.put(AssignedMember.from_row(member_id, row))
+    def restore(self, member_id: str, row: Row) -> Steps[None]:
+        self.put((yield from AssignedMember.from_row(member_id, row)))
 
     def end_restoring(self) -> None:
         super().end_restoring()

@@ -1,11 +1,13 @@
-"""The common part of the heartbeats of consumer groups and share groups.
+"""The common part of the heartbeats of consumer, share and streams groups.
 
 Rules, order of checks, codes and messages follow Kafka's `GroupMetadataManager` (4.3).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+from anyio import CancelScope
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
@@ -15,6 +17,22 @@ from kproxy.groups.model.assigned_member import AssignedMember
 from kproxy.loop.steps import done, once_in_order
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+
+
+class Asked(Protocol):
+    """The fields by which any heartbeat says whose it is."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def member_epoch(self) -> int: ...
+
+
+G = TypeVar("G", bound=AssignedGroup[Any])
+A = TypeVar("A", bound=Asked)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +76,7 @@ def id_problems(asked: HeartbeatRequest) -> list[tuple[bool, str]]:
     ]
 
 
-def unknown(asked: HeartbeatRequest) -> KafkaError:
+def unknown(asked: Asked) -> KafkaError:
     message = f"Member {asked.member_id} is not a member of group {asked.group_id}."
     return KafkaError(Code.UNKNOWN_MEMBER_ID, message)
 
@@ -116,6 +134,34 @@ def result_of(member: AssignedMember, before: PartitionSet, *, whole: bool) -> H
     """Return what a member is told: what it has, if that has changed, or if it is `whole`."""
     whole = whole or (member.assigned is not before and member.assigned != before)
     return HeartbeatResult(member.id, member.epoch, member.assigned if whole else None)
+
+
+async def change(
+    coordinator: Coordinator, group: G | None, asked: A,
+    leave: Callable[[Coordinator, G, A], Awaitable[R]],
+    stay: Callable[[Coordinator, G, A], Awaitable[R]], kind: str,
+) -> R:  # fmt: skip
+    """Let a member leave or stay, under its group's lock, and finish the logging of that.
+
+    `kind`: the group's, where there is none. Raise KafkaError: it is no group or no member,
+    nothing was changed, or the log failed.
+    """
+    leaves = asked.member_epoch == LEAVE_EPOCH
+    if group is None:
+        if coordinator.head(asked.group_id) is not None:
+            raise unknown(asked)
+        what = "Group" if leaves else kind
+        raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"{what} {asked.group_id} not found.")
+    with CancelScope(shield=True):
+        async with group.lock:
+            try:
+                if group.ended or not coordinator.has(group):
+                    raise KafkaError(Code.NOT_COORDINATOR)
+                result = await (leave if leaves else stay)(coordinator, group, asked)
+            finally:
+                if group.idle:
+                    coordinator.forget(group)
+    return result
 
 
 async def log(coordinator: Coordinator, group: AssignedGroup[Any]) -> None:

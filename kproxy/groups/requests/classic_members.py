@@ -13,8 +13,9 @@ from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.classic_member import ClassicMember
 from kproxy.groups.model.classic_states import join_answer, sync_answer
 from kproxy.groups.model.consumer_group import ConsumerGroup
-from kproxy.groups.model.consumer_member import ConsumerMember, Progress
+from kproxy.groups.model.consumer_member import ConsumerMember
 from kproxy.groups.model.consumer_protocol import CONSUMER_PROTOCOL, NotAConsumers, subscription
+from kproxy.groups.model.revoking_member import Progress
 from kproxy.groups.requests.migration import assignment_of, parts_named
 from kproxy.loop.pace import Pace
 from kproxy.loop.steps import done, once_in_order

@@ -4,8 +4,6 @@ Rules, order of checks, codes and messages follow Kafka's `GroupMetadataManager`
 there, who joins gets its partitions at once where making their share partitions is little work.
 """
 
-from anyio import CancelScope
-
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.assigned_member import AssignedMember
@@ -36,31 +34,8 @@ async def heartbeat(coordinator: Coordinator, asked: HeartbeatRequest) -> Heartb
 
     `check` has passed. Raise KafkaError: nothing was changed, or the log failed.
     """
-    group_id = asked.group_id
-    group = await coordinator.open_share(group_id, create=asked.joins)
-    if group is None and coordinator.head(group_id) is not None:
-        raise common.unknown(asked)
-    if group is None:
-        what = "Group" if asked.member_epoch == common.LEAVE_EPOCH else "Share group"
-        raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"{what} {group_id} not found.")
-    with CancelScope(shield=True):  # finish the logging
-        result = await _change_and_log(coordinator, group, asked)
-    return result  # noqa: RET504 (mypy sees that the scope might end it)
-
-
-async def _change_and_log(
-    coordinator: Coordinator, group: ShareGroup, asked: HeartbeatRequest
-) -> HeartbeatResult:
-    async with group.lock:
-        try:
-            if group.ended or not coordinator.has(group):
-                raise KafkaError(Code.NOT_COORDINATOR)
-            if asked.member_epoch == common.LEAVE_EPOCH:
-                return await _leave(coordinator, group, asked)
-            return await _stay(coordinator, group, asked)
-        finally:
-            if group.idle:
-                coordinator.forget(group)
+    group = await coordinator.open_share(asked.group_id, create=asked.joins)
+    return await common.change(coordinator, group, asked, _leave, _stay, "Share group")
 
 
 async def _leave(

@@ -26,7 +26,8 @@ def restored(group: Group, head: GroupRow, shard: Shard) -> Steps[Group]:
             yield from _share_queues(group, shard)
         for rows in lots(shard.kv.scan, prefix, prefix + b"\xff", _ROWS_AT_ONCE):
             for key, data in rows:
-                group.restore(key[len(prefix) :].decode(), group_rows.decode_member(data))
+                row = group_rows.decode_member(data)
+                yield from group.restore(key[len(prefix) :].decode(), row)
             yield from spent(sum(_ROW_PARTS + len(data) // _PART_BYTES for _, data in rows))
     except BaseException:  # nobody waits for it any more
         group.end(Code.NOT_COORDINATOR)

@@ -5,12 +5,20 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import ClusterNeeds
-from kproxy.virtual.levels import FEATURE, NEWEST, OLDEST, SHARES_FROM, TRANSACTIONS_FROM
+from kproxy.virtual.levels import (
+    FEATURE,
+    NEWEST,
+    OLDEST,
+    SHARES_FROM,
+    STREAMS_FROM,
+    TRANSACTIONS_FROM,
+)
 from kproxy.worker.request import Request
 
 _OF_KAFKA = (
     ("transaction.version", 2, TRANSACTIONS_FROM),  # KIP-890: clients then enlist by writing
     ("share.version", 1, SHARES_FROM),  # KIP-932
+    ("streams.version", 1, STREAMS_FROM),  # KIP-1071
 )
 """Kafka's features: name, the only version that is ever in force, the level that brings it."""
 _LOWEST_LEVEL_MAY_BE_0 = 4

@@ -7,6 +7,7 @@ from threading import Event
 
 from anyio import to_thread
 
+from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import Searches
 from kproxy.loop.asking import counted
 from kproxy.loop.pace import Pace
@@ -14,6 +15,7 @@ from kproxy.protocol.codecs import memory_of
 from kproxy.protocol.records import record_times
 from kproxy.protocol.varint import Malformed
 from kproxy.shard.shard import Shard
+from kproxy.store.damage import DamagedBatch
 from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.rows.queues import Partition
 from kproxy.virtual.types import PartitionKey
@@ -129,7 +131,7 @@ class Search:
     ) -> tuple[int, int] | None:
         worker, segments = self._worker, self._shard.segments
         base_offset, log_start = last_offset - batch.last_delta, self._log_start
-        data, left = bytearray(batch.length), Event()
+        left = Event()
 
         def gone() -> bool:
             return left.is_set() or worker.stopping
@@ -147,8 +149,11 @@ class Search:
                 return batch.max_time_ms, max(base_offset, log_start)
             return None
 
-        location = batch.segment, batch.position
-        await to_thread.run_sync(segments.read_into, memoryview(data), *location, True)
+        place = batch.segment, batch.position, batch.length
+        try:
+            data = await to_thread.run_sync(segments.batch, *place) or bytearray()
+        except DamagedBatch as error:
+            raise KafkaError(Code.CORRUPT_MESSAGE, str(error)) from error
         try:
             return await to_thread.run_sync(counted(search), abandon_on_cancel=True)
         finally:

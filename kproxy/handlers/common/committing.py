@@ -1,10 +1,13 @@
 """The common part of OffsetCommit and TxnOffsetCommit: which offsets may go into the log."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kproxy.common.errors import Code
+from kproxy.groups.model.group import Group
+from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.metadata.queue_settings import settings_of
 from kproxy.protocol.codec import ZERO_UUID
@@ -18,6 +21,27 @@ OFFSETS_AT_ONCE = 500  # in one envelope: it is applied in one turn
 _METADATA_AT_ONCE = 1 << 19
 PART_BYTES = 600  # bytes of an answer: about what a partition takes until it is encoded
 
+
+class Committer(NamedTuple):
+    """A member that commits: its epoch as the fold is to have it, and its fault in a partition.
+
+    A member that was told of an epoch late may commit what it has had since the one that it names
+    (KIP-1251).
+    """
+
+    epoch: int
+    fault_in: Callable[[str, int], Code] | None = None
+
+
+def committer(group: Group | None, member_id: str, epoch: int) -> Committer:
+    """Return the committer that a request names, once its group has no fault with it."""
+    if isinstance(group, StreamsGroup):
+        member = group.members.get(member_id)
+        if member is not None and 0 <= epoch < member.epoch:
+            return Committer(member.epoch, partial(group.task_fault, member_id, epoch))
+    return Committer(epoch)
+
+
 Wanted = tuple[dict[str, Any], OffsetCommit]
 """The place of an offset in the answer, and the offset."""
 
@@ -30,7 +54,12 @@ def queue_of(worker: GroupNeeds, topic: Any, by_id: bool) -> Queue | None:
 
 
 async def sort_out(
-    worker: GroupNeeds, request: Request, group_fault: Code, *, by_id: bool = False
+    worker: GroupNeeds,
+    request: Request,
+    group_fault: Code,
+    *,
+    by_id: bool = False,
+    fault_in: Callable[[str, int], Code] | None = None,
 ) -> tuple[list[dict[str, Any]], list[Wanted]]:
     """Return the answer's topics, and the offsets that are to be committed."""
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -56,6 +85,8 @@ async def sort_out(
                 answer["error_code"] = absent if queue is None else Code.UNKNOWN_TOPIC_OR_PARTITION
             elif len(metadata.encode()) > metadata_max:
                 answer["error_code"] = Code.OFFSET_METADATA_TOO_LARGE
+            elif fault_in is not None and (stale := fault_in(queue.name, index)):
+                answer["error_code"] = stale
             else:
                 epoch = getattr(part, "committed_leader_epoch", -1)
                 offset = part.committed_offset

@@ -3,7 +3,7 @@
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.coordinator import Coordinator
 from kproxy.handlers.common.needs import GroupNeeds
-from kproxy.virtual.levels import SHARES_FROM
+from kproxy.virtual.levels import SHARES_FROM, STREAMS_FROM
 
 
 def coordinator_of(worker: GroupNeeds, group: str, *, named: bool = True) -> Coordinator:
@@ -20,6 +20,12 @@ def coordinator_of(worker: GroupNeeds, group: str, *, named: bool = True) -> Coo
     if coordinator.going(group):
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
     return coordinator
+
+
+def check_streams_level(worker: GroupNeeds) -> None:
+    """Raise KafkaError below the level of streams groups, as Kafka where they are off."""
+    if not worker.level.reaches(STREAMS_FROM):
+        raise KafkaError(Code.UNSUPPORTED_VERSION)
 
 
 def check_share_level(worker: GroupNeeds) -> None:

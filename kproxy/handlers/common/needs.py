@@ -118,6 +118,10 @@ class GroupNeeds(Queues, Answers, Protocol):
     def group_settings(self, group: str) -> GroupSettings: ...
 
 
+class StreamsNeeds(GroupNeeds, TopicNeeds, Protocol):
+    """The groups, and the making of the topics that they need."""
+
+
 class ShareNeeds(GroupNeeds, Searches, Source, Protocol):
     quotas: Quotas
     security: SecurityCache

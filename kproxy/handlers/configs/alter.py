@@ -14,6 +14,7 @@ from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
+from kproxy.handlers.configs import lanes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
@@ -85,6 +86,10 @@ async def _altered(
             if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
                 need_settings(request, Op.ALTER_CONFIGS, resource)
             if _only_deletes(worker, resource):
+                continue
+            if resource.resource_type == GROUP and lanes.frees(resource):
+                if not body.validate_only:
+                    await lanes.free(worker, request, resource)
                 continue
             if resource.resource_type == GROUP:
                 configured = await of_group(worker, resource, request.budget)

@@ -16,6 +16,7 @@ from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import need_settings
 from kproxy.handlers.configs import server_settings
+from kproxy.handlers.configs.lanes import LANES, stand
 from kproxy.handlers.configs.server_settings import Told
 from kproxy.metadata import group_settings
 from kproxy.metadata.catalogue import absent
@@ -89,6 +90,11 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
                     if name.startswith(STATE):
                         await request.budget.step(_ENTRY_BYTES)
                         found.append(await _state(worker, request, resource.resource_name, name))
+                    elif name.startswith(LANES):
+                        await request.budget.step(_ENTRY_BYTES)
+                        queue = name.removeprefix(LANES)
+                        stands = await stand(worker, request, resource.resource_name, queue)
+                        found.append(_told(body, name, stands, "How a group's lanes stand."))
         results.append(result)
         await request.budget.step(_RESULT_BYTES)
     return {"results": results}
@@ -174,7 +180,10 @@ def _served(
 
 def _stands(body: Any, name: str, stands: Any, documentation: str) -> dict[str, Any]:
     """Return how something stands, as JSON."""
-    value = json.dumps(stands)
+    return _told(body, name, json.dumps(stands), documentation)
+
+
+def _told(body: Any, name: str, value: str, documentation: str) -> dict[str, Any]:
     return _entry(body, name, STRING, value, _SOURCE_DEFAULT, [], documentation, read_only=True)
 
 

@@ -40,7 +40,7 @@ async def incremental(worker: ConfigNeeds, resource: Any, pace: Pace) -> Configu
         else:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no operation {operation}")
     kept = {name: value for name, value in _configs(worker, group).items() if name not in dropped}
-    return ConfigureGroup(group, worker.group_rules.check(given, kept), dropped)
+    return ConfigureGroup(group, _checked(worker, given, kept), dropped)
 
 
 async def whole(worker: ConfigNeeds, resource: Any, pace: Pace) -> ConfigureGroup:
@@ -50,8 +50,14 @@ async def whole(worker: ConfigNeeds, resource: Any, pace: Pace) -> ConfigureGrou
     for change in resource.configs:
         await pace.step()
         given[change.name] = _value(change)
-    checked = worker.group_rules.check(given, {})
-    return ConfigureGroup(group, checked, [], replace_all=True)
+    return ConfigureGroup(group, _checked(worker, given, {}), [], replace_all=True)
+
+
+def _checked(worker: ConfigNeeds, given: dict[str, str], kept: dict[str, str]) -> dict[str, str]:
+    """Return what is given, as it is kept. Raise KafkaError."""
+    checked = worker.group_rules.check(given, kept)
+    worker.group_rules.check_level(checked, worker.level)
+    return checked
 
 
 def _group(worker: ConfigNeeds, resource: Any) -> str:

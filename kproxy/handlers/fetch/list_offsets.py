@@ -99,9 +99,12 @@ def _one(worker: FetchNeeds, request: Request, name: str, part: Any) -> Listed |
 
 
 async def _searched(search: Search, index: int, wanted: int) -> Listed:
-    if wanted == MAX_TIMESTAMP:
-        return _listed(index, *await search.latest_time())
-    return _listed(index, *await search.by_time(wanted))
+    try:
+        if wanted == MAX_TIMESTAMP:
+            return _listed(index, *await search.latest_time())
+        return _listed(index, *await search.by_time(wanted))
+    except KafkaError as error:
+        return Listed(index, error.code)
 
 
 def _listed(index: int, time_ms: int, offset: int) -> Listed:

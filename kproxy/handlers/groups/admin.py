@@ -1,4 +1,4 @@
-"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), StreamsGroupDescribe (89)."""
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,17 +12,18 @@ from kproxy.groups.model.classic_states import State
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import group_operations, need_group
-from kproxy.handlers.common.refusals import NO_ERROR, error_fields, said
+from kproxy.handlers.common.refusals import NO_ERROR, said
 from kproxy.loop.pace import slices
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
+from kproxy.virtual.counts import GROUP_KINDS
 from kproxy.virtual.rows.groups import GroupRow
 from kproxy.worker.request import Request
 
 _DELETED_AT_ONCE = 500
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
-_TYPES = {"classic": "classic", "offsets": "classic", "consumer": "consumer", "share": "share"}
+_TYPES = {kind: kind for kind in GROUP_KINDS} | {"offsets": "classic"}
 
 
 async def describe(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
@@ -71,31 +72,6 @@ async def _described(worker: GroupNeeds, request: Request, group_id: str) -> dic
         what = "is not a classic group" if head is not None else "not found"
         answer |= said(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
     return answer
-
-
-async def describe_streams(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
-    """Return a StreamsGroupDescribeResponse: the streams protocol (KIP-1071) is not served."""
-    groups = []
-    for name in request.body.group_ids:
-        answer: dict[str, Any] = {
-            **said(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a streams group."),
-            "group_id": name,
-            "group_state": "",
-            "group_epoch": 0,
-            "assignment_epoch": 0,
-            "topology": None,
-            "members": (),
-        }
-        try:
-            need_group(request, Op.DESCRIBE, name)
-            coordinator = coordinator_of(worker, name)
-            if coordinator.head(name) is None and await coordinator.load(name) is None:
-                answer["error_message"] = f"Group {name} not found."
-        except KafkaError as error:
-            answer |= error_fields(error)
-        groups.append(answer)
-        await request.budget.step(_GROUP_BYTES)
-    return {"groups": groups}
 
 
 def _members(group: ClassicGroup) -> dict[str, Any]:

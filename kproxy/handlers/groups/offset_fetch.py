@@ -5,7 +5,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
-from kproxy.groups.model.consumer_group import ConsumerGroup
+from kproxy.groups.model.revoking_group import RevokingGroup
 from kproxy.handlers.common.committing import queue_of
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.hearing import hear_of
@@ -80,9 +80,9 @@ async def _reader_fault(worker: GroupNeeds, asked: Any) -> Code:
     if member_id is None and epoch < 0:
         return Code.NONE
     group = await coordinator.load(asked.group_id)
-    if not isinstance(group, ConsumerGroup):
+    if not isinstance(group, RevokingGroup):
         head = coordinator.head(asked.group_id)
-        emptied = group is None and head is not None and head.kind == "consumer"
+        emptied = group is None and head is not None and head.kind in ("consumer", "streams")
         return Code.UNKNOWN_MEMBER_ID if emptied else Code.NONE
     member = group.members.get(member_id or "")
     if member is None:

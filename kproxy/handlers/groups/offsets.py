@@ -9,7 +9,15 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common import committing
-from kproxy.handlers.common.committing import PART_BYTES, Wanted, lots, note, sort_out
+from kproxy.handlers.common.committing import (
+    PART_BYTES,
+    Committer,
+    Wanted,
+    committer,
+    lots,
+    note,
+    sort_out,
+)
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import need_group
@@ -85,8 +93,9 @@ async def commit(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
     """Return an OffsetCommitResponse; answered when the commit is durable."""
     body, by_id = request.body, request.version >= _COMMIT_BY_ID
     worker.counters.busy_groups.add(body.group_id, 1)
+    by = Committer(body.generation_id_or_member_epoch)
     if request.permits.group(Op.READ, body.group_id):
-        group_fault = await _group_fault(worker, request)
+        group_fault, by = await _group_fault(worker, request)
     else:
         group_fault = Code.GROUP_AUTHORIZATION_FAILED
     if not group_fault and not by_id:
@@ -95,15 +104,15 @@ async def commit(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
         except KafkaError:
             group_fault = Code.COORDINATOR_NOT_AVAILABLE
     absent = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-    topics, wanted = await sort_out(worker, request, group_fault, by_id=by_id)
+    topics, wanted = await sort_out(worker, request, group_fault, by_id=by_id, fault_in=by.fault_in)
     for lot in lots(wanted):
-        note(lot, await _append(worker, body, lot), absent)
+        note(lot, await _append(worker, body, by.epoch, lot), absent)
     return {"topics": topics}
 
 
-async def _append(worker: GroupNeeds, body: Any, lot: list[Wanted]) -> tuple[Code, ...]:
+async def _append(worker: GroupNeeds, body: Any, epoch: int, lot: list[Wanted]) -> tuple[Code, ...]:
     """Append offsets; return what became of each. The last one of a partition holds."""
-    epoch, offsets = body.generation_id_or_member_epoch, [offset for _, offset in lot]
+    offsets = [offset for _, offset in lot]
     commit = CommitOffsets(body.group_id, body.member_id, epoch, offsets, worker.now_ms())
     try:
         shard = worker.coordinated(body.group_id)
@@ -122,27 +131,32 @@ def _refused(code: Code) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def _group_fault(worker: GroupNeeds, request: Request) -> Code:
-    """Return the coordinator's fault, before the log is asked; the fold has the last word."""
+async def _group_fault(worker: GroupNeeds, request: Request) -> tuple[Code, Committer]:
+    """Return the coordinator's fault before the log is asked, and who commits.
+
+    The fold has the last word.
+    """
     body = request.body
     group_id, epoch = body.group_id, body.generation_id_or_member_epoch
+    by = Committer(epoch)
     try:
         coordinator = coordinator_of(worker, group_id, named=False)
         group = await coordinator.load(group_id)
     except KafkaError as error:
-        return error.code
+        return error.code, by
     head = coordinator.head(group_id) if group is None else None
     if head is not None and head.kind == "share":
-        return Code.GROUP_ID_NOT_FOUND
+        return Code.GROUP_ID_NOT_FOUND, by
     if group is None and epoch < 0:
-        return Code.NONE
+        return Code.NONE, by
     if head is not None:
-        return Code.UNKNOWN_MEMBER_ID
+        return Code.UNKNOWN_MEMBER_ID, by
     if group is None:
         known_code = request.version >= _COMMIT_NOT_FOUND
-        return Code.GROUP_ID_NOT_FOUND if known_code else Code.ILLEGAL_GENERATION
+        return Code.GROUP_ID_NOT_FOUND if known_code else Code.ILLEGAL_GENERATION, by
     instance = getattr(body, "group_instance_id", None)
-    return group.commit_fault(body.member_id, instance, epoch, request.version)
+    fault = group.commit_fault(body.member_id, instance, epoch, request.version)
+    return fault, committer(group, body.member_id, epoch)
 
 
 async def delete(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:

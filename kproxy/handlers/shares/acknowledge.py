@@ -3,7 +3,7 @@
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import need_group, reader_of
-from kproxy.handlers.shares.answers import Leaders, check_member, said_of, topic_id_of
+from kproxy.handlers.shares.answers import Leaders, check_member
 from kproxy.protocol import share_responses as encoded
 from kproxy.security.acls import Op
 from kproxy.shares.acknowledging import Acknowledged, Acknowledging, Said
@@ -29,12 +29,11 @@ async def handle(worker: ShareNeeds, request: Request) -> bytes:
         return head + encoded.endpoints(())
     said: list[tuple[Ident, list[Said]]] = []
     for topic in body.topics:
-        topic_id = topic_id_of(topic)
         for part in topic.partitions:
-            said.append(((topic_id, part.partition_index), said_of(part)))
+            said.append(((topic.topic_id, part.partition_index), part.said))
             if request.budget.due:
                 await request.budget.rest()
-    renews = bool(getattr(body, "is_renew_ack", False))
+    renews = body.is_renew_ack
     settings = shares.settings(group)
     acknowledging = Acknowledging(
         shares, worker.partition, session, settings, renews=renews,

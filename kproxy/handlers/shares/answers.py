@@ -1,12 +1,8 @@
 """The common part of ShareFetch and ShareAcknowledge: who asks, and who leads what is not here."""
 
-from typing import Any
-from uuid import UUID
-
 from kproxy.common.errors import Code, KafkaError
 from kproxy.fetching.streamed_response import LEADER_EPOCH
 from kproxy.handlers.common.needs import ShareNeeds
-from kproxy.shares.acknowledging import Said
 from kproxy.shares.sessions import Ident
 from kproxy.virtual.types import QueueId
 from kproxy.worker.request import Request
@@ -23,19 +19,6 @@ def check_member(request: Request) -> tuple[str, str]:
     if group is None or not member or len(member) > _MEMBER_ID_MAX:
         raise KafkaError(Code.INVALID_REQUEST)
     return str(group), str(member)
-
-
-def topic_id_of(topic: Any) -> bytes:
-    found: UUID | None = topic.topic_id
-    return bytes(16) if found is None else found.bytes
-
-
-def said_of(partition: Any) -> list[Said]:
-    """Return a partition's acknowledgements."""
-    return [
-        (batch.first_offset, batch.last_offset, batch.acknowledge_types)
-        for batch in partition.acknowledgement_batches
-    ]
 
 
 class Leaders:

@@ -12,7 +12,7 @@ from kproxy.fetching.streamed_response import Pins, Stored, StreamedResponse
 from kproxy.handlers.common.by_time import offset_by_time
 from kproxy.handlers.common.needs import ShareNeeds
 from kproxy.handlers.common.permitted import need_group, reader_of
-from kproxy.handlers.shares.answers import Leaders, check_member, said_of, topic_id_of
+from kproxy.handlers.shares.answers import Leaders, check_member
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.protocol import share_responses as encoded
 from kproxy.protocol.api_keys import ApiKey
@@ -43,7 +43,7 @@ async def handle(worker: ShareNeeds, request: Request) -> StreamedResponse:
         refusal.code = error.code
         return refusal
     body = request.body
-    renews = bool(getattr(body, "is_renew_ack", False))
+    renews = body.is_renew_ack
     settings = worker.shares.settings(session.group)
     refuses = reader_of(worker, request)
     if refuses is not None:
@@ -132,12 +132,11 @@ async def _session(
     epoch, connection = body.share_session_epoch, request.next_request.connection
     wanted, said = [], []
     for topic in body.topics:
-        topic_id = topic_id_of(topic)
         for part in topic.partitions:
-            ident = (topic_id, part.partition_index)
+            ident = (topic.topic_id, part.partition_index)
             wanted.append(ident)
-            if part.acknowledgement_batches:
-                said.append((ident, said_of(part)))
+            if part.said:
+                said.append((ident, part.said))
             if request.budget.due:
                 await request.budget.rest()
     if request.next_request.gone:
@@ -157,9 +156,8 @@ async def _session(
         if request.budget.due:
             await request.budget.rest()
     for topic in body.forgotten_topics_data:
-        topic_id = topic_id_of(topic)
         for index in topic.partitions:
-            sessions.forget(session, (topic_id, index))
+            sessions.forget(session, (topic.topic_id, index))
             if request.budget.due:
                 await request.budget.rest()
     return session, said
@@ -168,11 +166,11 @@ async def _session(
 def _check(request: Request) -> None:
     """Check a request. Raise KafkaError (INVALID_REQUEST)."""
     body = request.body
-    if getattr(body, "is_renew_ack", False) and (
+    if body.is_renew_ack and (
         body.max_records or body.max_bytes or body.min_bytes or body.max_wait
     ):
         raise KafkaError(Code.INVALID_REQUEST)
-    if getattr(body, "share_acquire_mode", 0) not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
+    if body.share_acquire_mode not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
         raise KafkaError(Code.INVALID_REQUEST, "Unknown share acquire mode.")
 
 
@@ -191,7 +189,7 @@ def _limits(worker: ShareNeeds, request: Request, *, wait: bool) -> ShareLimits:
         max_bytes=_max_bytes(worker, request),
         max_records=body.max_records,
         batch_size=body.batch_size,
-        exact=getattr(body, "share_acquire_mode", 0) == _RECORD_LIMIT,
+        exact=body.share_acquire_mode == _RECORD_LIMIT,
         max_wait_s=request.max_wait_s if wait else 0,
     )
 
@@ -202,11 +200,13 @@ async def _resolve(worker: ShareNeeds, request: Request, session: ShareSession) 
         if followed.share is None:
             try:
                 _, key, shard = worker.partition(*followed.ident)
+                row = worker.shares.row(shard, key, session.group)
+                start = -1
+                if row is not None and row.since_ms >= 0:
+                    start = await offset_by_time(worker, request.budget, shard, key, row.since_ms)
             except KafkaError:
                 continue  # the poll says so
-            row = worker.shares.row(shard, key, session.group)
-            if row is not None and row.since_ms >= 0:
-                start = await offset_by_time(worker, request.budget, shard, key, row.since_ms)
+            if row is not None and start >= 0:
                 change = ShareChange(key, ShareAction.RESOLVE, row.epoch, start)
                 command = SetShares(session.group, [change], worker.now_ms())
                 await append(shard, command.envelope())
@@ -249,6 +249,8 @@ async def _answer(
             if part.stored is not None:
                 pieces += b"".join(texts), part.stored
                 texts = []
+            elif part.cut:
+                texts.append(part.cut)
             texts.append(encoded.share_partition_tail(part.ranges))
             if request.budget.due:
                 await request.budget.rest()

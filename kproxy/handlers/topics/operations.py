@@ -4,16 +4,16 @@ ListConfigResources (74).
 
 import shutil
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
-
-from anyio import to_thread
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import ResponseBudget
 from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import denied
+from kproxy.loop.threads import on_disk
 from kproxy.metadata.setting import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kproxy.security.acls import Op
 from kproxy.shard.shard import Shard
@@ -51,7 +51,7 @@ async def log_dirs(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
         }
         found.setdefault(name, []).append(part)
         await request.budget.step(_PART_BYTES)
-    disk = await to_thread.run_sync(shutil.disk_usage, worker.config.data_dir)
+    disk = await on_disk(partial(shutil.disk_usage, worker.config.data_dir))
     directory = {
         "error_code": Code.NONE,
         "log_dir": directory_name(worker),
@@ -96,7 +96,9 @@ async def _named(worker: TopicNeeds, budget: ResponseBudget, topics: Any) -> Asy
                 continue
             try:
                 queue, key, shard = worker.partition(topic.topic, index)
-            except KafkaError:
+            except KafkaError as error:
+                if error.code == Code.KAFKA_STORAGE_ERROR:
+                    raise
                 continue  # there is none, or another worker says
             seen.add((topic.topic, index))
             yield queue.name, index, shard, key

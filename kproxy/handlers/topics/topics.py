@@ -8,23 +8,20 @@ from typing import Any
 from uuid import UUID
 
 from kproxy.common.errors import Code, KafkaError
+from kproxy.handlers.common.creations import checked, count, exists
 from kproxy.handlers.common.hearing import hear_of, hear_of_sources
 from kproxy.handlers.common.items import Asked, Refusing, settle
 from kproxy.handlers.common.needs import TopicNeeds
 from kproxy.handlers.common.permitted import denied, forbidden
 from kproxy.handlers.common.refusals import TEXTS
-from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.loop.pace import slices
-from kproxy.metadata import queue_settings
 from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import ZERO_UUID
 from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
-from kproxy.security.quotas import Mutations
 from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue
-from kproxy.virtual.partitioner import name_fault
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.request import Request
@@ -60,8 +57,8 @@ async def create(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
                 raise denied(Code.TOPIC_AUTHORIZATION_FAILED)
             if too_many:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
-            partitions, kept = _checked(worker, request, topic)
-            _count(mutations, partitions)
+            partitions, kept = checked(worker, request, topic)
+            count(mutations, partitions)
             if body.validate_only:
                 answers[topic.name] = answer.of(topic.name, None, partitions, kept)
             else:
@@ -75,7 +72,7 @@ async def create(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
             if outcome.code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(outcome.code, outcome.message or "")
             if outcome.code or (made := outcome.queue) is None or made.queue_id != queue.queue_id:
-                raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(name))
+                raise KafkaError(Code.TOPIC_ALREADY_EXISTS, exists(name))
             answers[name] = answer.of(name, made.queue_id, made.partitions, made.configs)
         except KafkaError as error:
             answers[name] = _not_created(name, error)
@@ -88,12 +85,6 @@ async def _uncreatable(request: Request, names: Iterable[str]) -> set[str]:
     if request.permits.sees(Op.CREATE, Resource.CLUSTER, CLUSTER_NAME):
         return set()
     return await forbidden(request, Op.CREATE, names)
-
-
-def _count(mutations: Mutations, partitions: int) -> None:
-    """Count what the client makes, grows or drops. Raise KafkaError: it is too much."""
-    if not mutations.take(partitions):
-        raise KafkaError(Code.THROTTLING_QUOTA_EXCEEDED)
 
 
 def _refuse_repeated(name: str, named: dict[str, int]) -> None:
@@ -110,58 +101,6 @@ async def _ask_for_too_many(worker: TopicNeeds, request: Request, named: dict[st
             asked += len(topic.assignments) or partitions
         await request.budget.step()
     return asked > _PARTITIONS_AT_ONCE
-
-
-def _exists(name: str) -> str:
-    return f"Topic '{name}' already exists."
-
-
-def _checked(worker: TopicNeeds, request: Request, topic: Any) -> tuple[int, dict[str, str]]:
-    """Return (partition count, configs) of a sound creation. Raise KafkaError."""
-    fault = name_fault(topic.name)
-    if fault:
-        raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, fault)
-    if worker.catalogue.exists(topic.name):
-        raise KafkaError(Code.TOPIC_ALREADY_EXISTS, _exists(topic.name))
-    nodes = {broker.node_id for broker in worker.cluster.brokers}
-    if topic.assignments:
-        partitions = _assigned(topic, nodes)
-    else:
-        partitions = topic.num_partitions
-        if partitions == -1:
-            partitions = worker.config.partitions_default
-        if topic.replication_factor not in (-1, 1):
-            raise KafkaError(
-                Code.INVALID_REPLICATION_FACTOR,
-                "a queue has replication factor 1: the log behind it is what is replicated",
-            )
-    if not 1 <= partitions <= worker.config.partitions_max:
-        raise KafkaError(
-            Code.INVALID_PARTITIONS,
-            f"a queue may have 1 to {worker.config.partitions_max} partitions, not {partitions}",
-        )
-    kept = queue_settings.check(queue_settings.given(topic.configs))
-    queue_settings.check_together(kept, worker.level)
-    worker.batch_limits.check(kept, kept)
-    check_routes(worker, request.permits, topic.name, partitions, kept)
-    return partitions, signed(worker, request, {}, kept)
-
-
-def _assigned(topic: Any, nodes: set[int]) -> int:
-    if topic.num_partitions != -1 or topic.replication_factor != -1:
-        raise KafkaError(
-            Code.INVALID_REQUEST, "give either a partition count or an assignment, not both"
-        )
-    given = {a.partition_index: list(a.broker_ids) for a in topic.assignments}
-    if sorted(given) != list(range(len(topic.assignments))):
-        raise KafkaError(
-            Code.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered 0, 1, … without a gap"
-        )
-    if any(len(brokers) != 1 or brokers[0] not in nodes for brokers in given.values()):
-        raise KafkaError(
-            Code.INVALID_REPLICA_ASSIGNMENT, "each partition needs one of this cluster's nodes"
-        )
-    return len(given)
 
 
 class _Created:
@@ -250,7 +189,7 @@ async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
         if queue is not None:
             answer |= {"name": queue.name, "topic_id": UUID(bytes=bytes(queue.queue_id))}
             with Refusing(answer):
-                _count(mutations, queue.partitions)
+                count(mutations, queue.partitions)
                 doomed.append((answer, queue))
         answers.append(answer)
     request.throttle(mutations.wait_s)
@@ -323,7 +262,7 @@ async def create_partitions(worker: TopicNeeds, request: Request) -> Mapping[str
             added += topic.count - queue.partitions
             if added > _PARTITIONS_AT_ONCE:
                 raise KafkaError(Code.POLICY_VIOLATION, _TOO_MANY)
-            _count(mutations, topic.count - queue.partitions)
+            count(mutations, topic.count - queue.partitions)
             if not body.validate_only:
                 grow = GrowQueue(queue.queue_id, topic.count).envelope()
                 growing.append((result, worker.routes.submit(queue.name, grow)))

@@ -4,13 +4,20 @@ It goes to the coordinator of the group. From version 5 on the group takes part 
 by this; before, AddOffsetsToTxn has said so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.model.classic_group import ClassicGroup
 from kproxy.handlers.common import enlisting
-from kproxy.handlers.common.committing import Wanted, lots, note, sort_out
+from kproxy.handlers.common.committing import (
+    Committer,
+    Wanted,
+    committer,
+    lots,
+    note,
+    sort_out,
+)
 from kproxy.handlers.common.group_coordinators import coordinator_of
 from kproxy.handlers.common.needs import TransactionNeeds
 from kproxy.security.acls import Op
@@ -33,11 +40,12 @@ _RETRIED = (
 async def commit(worker: TransactionNeeds, request: Request) -> Mapping[str, Any]:
     """Return a TxnOffsetCommitResponse; answered when the offsets wait in the log."""
     fault, shard = _forbidden(request), None
+    by = Committer(getattr(request.body, "generation_id", -1))
     if not fault:
-        fault, shard = await _group_fault(worker, request)
-    topics, wanted = await sort_out(worker, request, fault)
+        fault, shard, by = await _group_fault(worker, request, by)
+    topics, wanted = await sort_out(worker, request, fault, fault_in=_as_classic(by.fault_in))
     if wanted and shard is not None:
-        await _append(worker, request, shard, wanted)
+        await _append(worker, request, shard, by.epoch, wanted)
     return {"topics": topics}
 
 
@@ -50,30 +58,40 @@ def _forbidden(request: Request) -> Code:
     return Code.NONE
 
 
-async def _group_fault(worker: TransactionNeeds, request: Request) -> tuple[Code, Shard | None]:
-    """Return the fault of the request as a whole, and the group's shard."""
+def _as_classic(fault_in: Callable[[str, int], Code] | None) -> Callable[[str, int], Code] | None:
+    """Return the same with the codes of classic groups, which is what a transaction is told."""
+    if fault_in is None:
+        return None
+    return lambda topic, index: Code.ILLEGAL_GENERATION if fault_in(topic, index) else Code.NONE
+
+
+async def _group_fault(
+    worker: TransactionNeeds, request: Request, by: Committer
+) -> tuple[Code, Shard | None, Committer]:
+    """Return the fault of the request as a whole, the group's shard, and who commits."""
     body = request.body
     if not body.group_id:
-        return Code.INVALID_GROUP_ID, None
+        return Code.INVALID_GROUP_ID, None, by
     if not body.transactional_id:
-        return Code.INVALID_REQUEST, None
+        return Code.INVALID_REQUEST, None, by
     try:
         coordinator = coordinator_of(worker, body.group_id)
         group = await coordinator.load(body.group_id)
         await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
     except KafkaError as error:
-        return error.code, None
+        return error.code, None, by
     shard, head = coordinator.shard, coordinator.head(body.group_id)
     if head is not None and head.kind == "share":
-        return Code.GROUP_ID_NOT_FOUND, None
+        return Code.GROUP_ID_NOT_FOUND, None, by
     generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
     instance = getattr(body, "group_instance_id", None)
     if generation < 0 and not member and instance is None:
-        return Code.NONE, shard  # anybody may
+        return Code.NONE, shard, by  # anybody may
     if group is None:
         if generation < 0:
-            return Code.NONE, shard  # anybody may, to a group without members
-        return Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION, None
+            return Code.NONE, shard, by  # anybody may, to a group without members
+        unknown = Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION
+        return unknown, None, by
     if isinstance(group, ClassicGroup):
         fault = group.member_fault(member, instance, generation)
         if not fault and generation < 0:
@@ -82,14 +100,14 @@ async def _group_fault(worker: TransactionNeeds, request: Request) -> tuple[Code
         fault = group.commit_fault(member, instance, generation, request.version + _ANY_VERSION)
         if fault == Code.STALE_MEMBER_EPOCH:
             fault = Code.ILLEGAL_GENERATION
-    return fault, shard
+    return fault, shard, committer(group, member, generation)
 
 
 _ANY_VERSION = 9  # a group asks which version of OffsetCommit a member knows: any will do
 
 
 async def _append(
-    worker: TransactionNeeds, request: Request, shard: Shard, wanted: list[Wanted]
+    worker: TransactionNeeds, request: Request, shard: Shard, epoch: int, wanted: list[Wanted]
 ) -> None:
     """Append offsets to the group's shard, and note in their answers what became of them."""
     body = request.body
@@ -97,10 +115,10 @@ async def _append(
     if code:
         note(wanted, [code] * len(wanted), code)
         return
-    generation, member = getattr(body, "generation_id", -1), getattr(body, "member_id", "")
+    member = getattr(body, "member_id", "")
     for some in lots(wanted):
         command = TransactionCommit(
-            body.group_id, member, generation, body.producer_id, body.producer_epoch,
+            body.group_id, member, epoch, body.producer_id, body.producer_epoch,
             [offset for _, offset in some], worker.now_ms(), number,
         )  # fmt: skip
         outcome = await append(shard, command.envelope(worker.level.value))

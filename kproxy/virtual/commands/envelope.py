@@ -18,6 +18,11 @@ NO_QUEUE = QueueId(bytes(16))
 HEAD = struct.Struct(">BB16siqqQQ")
 HEAD_BYTES = HEAD.size
 FORM = 2
+NUMBERED = 1 << 62
+"""The bit of a counter that has the fold compare it with its writer's last (`virtual.writers`).
+
+It is set from level 9 on, in logs that Kafka orders.
+"""
 _CRC = struct.Struct(">I")
 
 
@@ -75,6 +80,7 @@ class Kind(IntEnum):
     RESTORED = 60
     APPEND_IF = 61
     EXPIRE_QUEUE = 62
+    FREE_LANES = 63
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

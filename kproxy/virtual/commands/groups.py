@@ -64,7 +64,7 @@ class ChangeGroup(NamedTuple):
 
 @of_kind(
     Kind.DELETE_GROUP, DiskUse.ALWAYS, turn, level=OLDEST,
-    publishes=(RowKind.GROUP, RowKind.OFFSET), json="group",
+    publishes=(RowKind.GROUP, RowKind.MEMBER, RowKind.OFFSET), json="group",
 )  # fmt: skip
 class DeleteGroup(Command):
     """An empty group goes, with its offsets."""

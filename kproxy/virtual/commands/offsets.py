@@ -155,8 +155,9 @@ class DeleteOffsets(NamedTuple):
 
 
 @of_kind(
-    Kind.EXPIRE, DiskUse.ALWAYS, by_items, level=OLDEST, publishes=(RowKind.OFFSET, RowKind.GROUP)
-)
+    Kind.EXPIRE, DiskUse.ALWAYS, by_items, level=OLDEST,
+    publishes=(RowKind.OFFSET, RowKind.GROUP, RowKind.MEMBER),
+)  # fmt: skip
 class ExpireOffsets(NamedTuple):
     """Offsets expire, if they are as old as when a group of version `after` was looked at.
 

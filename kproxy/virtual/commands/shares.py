@@ -5,6 +5,7 @@
   dropped share partition leaves nothing that would make a late one void. A share partition
   that such a one has made is older than the group is `since`: the group makes it anew.
 - SHARE, by the owner of a queue's shard alone: what becomes of records.
+- FREE_LANES: lanes that a SHARE holds may go on.
 - SHARE_QUEUES, in the group's shard: which queues have share partitions.
 - SHARE_LOOK: where share partitions stand. It changes nothing.
 - FORWARD: records that a shard takes over from another queue, once each.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.forms import Command
 from kproxy.virtual.commands.traits import DiskUse, of_kind
-from kproxy.virtual.levels import SHARES_FROM
+from kproxy.virtual.levels import LANES_FROM, SHARES_FROM
 from kproxy.virtual.rows.forms import later_form
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.shares import CHUNK, NOWHERE, Position
@@ -35,10 +36,12 @@ DEAD_LETTERS = 1
 """The stream of dead letters, in FORWARD."""
 
 _FORM = 1
+_FORM_HOLDS = 2  # the form of a SHARE that holds lanes
 _FORM_PASSED_ON = 2  # the form of a FORWARD
 _HEAD = struct.Struct(">BHI")
 _SHARE = struct.Struct(">16sIQQII")
 _RUN = struct.Struct(">IIBB")
+_HOLD = struct.Struct(">16sIQQ")
 _FORWARD = struct.Struct(">BB16sIQIqQIqH")
 _LENGTH = struct.Struct(">H")  # at its end
 _ITEM_BYTES = 20
@@ -48,16 +51,16 @@ def _weight(envelope: Envelope) -> int:
     return 1 + len(envelope.body) // _ITEM_BYTES
 
 
-def _head(group: str, count: int) -> bytes:
+def _head(group: str, count: int, form: int) -> bytes:
     name = group.encode()
-    return _HEAD.pack(_FORM, len(name), count) + name
+    return _HEAD.pack(form, len(name), count) + name
 
 
 def _head_of(envelope: Envelope) -> tuple[bytes, str, int, int]:
     """Return (body, group, count, where the rest begins). Raise ValueError for a later form."""
     body = bytes(envelope.body)
     form, length, count = _HEAD.unpack_from(body)
-    if form != _FORM:
+    if form not in (_FORM, _FORM_HOLDS):
         raise later_form(f"a command {Kind(envelope.kind).name}", form)
     at = _HEAD.size + length
     return body, body[_HEAD.size : at].decode(), count, at
@@ -129,11 +132,22 @@ class Run(NamedTuple):
 
 
 class ShareRuns(NamedTuple):
-    """The new states of a share partition's records. `epoch`: its row's. Runs are ascending."""
+    """The new states of a share partition's records. `epoch`: its row's. Runs are ascending.
+
+    They are as in `Run`; those that are decoded are plain tuples, which take half of the time.
+    """
 
     key: PartitionKey
     epoch: int
-    runs: Sequence[Run]
+    runs: Sequence[tuple[int, int, int, int]]
+
+
+class Hold(NamedTuple):
+    """A lane, by its hash, that waits for an operator, as the record at an offset was given up."""
+
+    key: PartitionKey
+    lane: int
+    offset: int
 
 
 def _weight_of_states(envelope: Envelope) -> int:
@@ -142,29 +156,32 @@ def _weight_of_states(envelope: Envelope) -> int:
 
 @of_kind(
     Kind.SHARE, DiskUse.MODEST, _weight_of_states, level=SHARES_FROM,
-    publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER),
+    publishes=(*_SHARE_ROWS, RowKind.DEAD_LETTER, RowKind.HELD_LANE),
 )  # fmt: skip
 class ChangeShares(NamedTuple):
     """States of records, as their shard's owner decided; void from anybody else.
 
     The envelope's number says what is not seen by its length: about how many rows of states its
-    runs go over.
+    runs go over. `holds`: lanes that are held by it; that needs the level LANES_FROM.
     """
 
     group: str
     partitions: Sequence[ShareRuns]
     time_ms: int
+    holds: Sequence[Hold] = ()
 
     def envelope(self) -> Envelope:
-        parts = [_head(self.group, len(self.partitions))]
+        form = _FORM_HOLDS if self.holds else _FORM
+        parts = [_head(self.group, len(self.partitions), form)]
         for key, epoch, runs in self.partitions:
-            base = runs[0].first if runs else 0
+            base = runs[0][0] if runs else 0
             parts.append(_SHARE.pack(*key, epoch, base, len(runs), 0))
             parts += [
                 _RUN.pack(first - base, records, byte, cause)
                 for first, records, byte, cause in runs
             ]
-        records = sum([run.records for one in self.partitions for run in one.runs])
+        parts += [_HOLD.pack(*key, lane, offset) for key, lane, offset in self.holds]
+        records = sum([run[1] for one in self.partitions for run in one.runs])
         body = b"".join(parts)
         return Envelope(Kind.SHARE, number=records // CHUNK, time_ms=self.time_ms, body=body)
 
@@ -178,12 +195,28 @@ class ChangeShares(NamedTuple):
             at += _SHARE.size
             end = at + runs * _RUN.size
             found = [
-                Run(base + delta, records, byte, cause)
+                (base + delta, records, byte, cause)
                 for delta, records, byte, cause in _RUN.iter_unpack(body[at:end])
             ]
             at = end
             partitions.append(ShareRuns((QueueId(queue_id), index), epoch, found))
-        return ChangeShares(group, partitions, envelope.time_ms)
+        holds = tuple(
+            Hold((QueueId(queue_id), index), lane, offset)
+            for queue_id, index, lane, offset in _HOLD.iter_unpack(body[at:])
+        )
+        return ChangeShares(group, partitions, envelope.time_ms, holds)
+
+
+@of_kind(
+    Kind.FREE_LANES, DiskUse.ALWAYS, _weight, level=LANES_FROM, publishes=(RowKind.HELD_LANE,),
+    answered_across_workers=True, body="key:P #group:H group:T lanes:(Q)",
+)  # fmt: skip
+class FreeLanes(Command):
+    """Lanes of a share partition, by their hashes, that may go on."""
+
+    key: PartitionKey
+    group: str
+    lanes: Sequence[tuple[int]]
 
 
 @of_kind(

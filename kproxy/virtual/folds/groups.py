@@ -22,7 +22,7 @@ from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import groups as group_rows
 from kproxy.virtual.rows import offsets as offset_rows
 from kproxy.virtual.rows import transactions as transaction_rows
-from kproxy.virtual.rows.groups import NO_VERSION, GroupRow
+from kproxy.virtual.rows.groups import NO_VERSION, TOPOLOGY_ROW, GroupRow
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.offsets import Committed
 from kproxy.virtual.rows.transactions import (
@@ -69,6 +69,8 @@ class GroupFold:
         self._state.counts.groups[head.kind] -= 1
         self._state.put(group_rows.group_due_key(head.look_ms, group), None)
         self._state.put(group_rows.group_key(group), None)
+        if head.kind == "streams":
+            self._state.put(group_rows.member_key(group, TOPOLOGY_ROW), None)
 
     # -- members
 
@@ -121,12 +123,13 @@ class GroupFold:
         """Return a commit's fault as Kafka's groups do; without members anyone may make it."""
         if epoch < 0 and (head is None or not head.members):
             return Code.NONE
-        row = self._state.get(group_rows.member_key(group, member))
+        row = self._state.get(group_rows.member_key(group, member)) if member else None
         if head is None or row is None:
             return Code.UNKNOWN_MEMBER_ID
         if group_rows.member_epoch(row) == epoch:
             return Code.NONE
-        return Code.STALE_MEMBER_EPOCH if head.kind == "consumer" else Code.ILLEGAL_GENERATION
+        stale = head.kind in ("consumer", "streams")
+        return Code.STALE_MEMBER_EPOCH if stale else Code.ILLEGAL_GENERATION
 
     def _commit_one(
         self, group: str, head: GroupRow | None, asked: OffsetCommit, time_ms: int, ordered_at: int

@@ -16,6 +16,7 @@ from kproxy.virtual.commands.shares import (
     AimForward,
     ChangeShares,
     Forward,
+    FreeLanes,
     LookAtShares,
     NoteShareQueues,
     SetShares,
@@ -35,17 +36,24 @@ from kproxy.virtual.rows.shares import (
     EMPTY_CHUNK,
     FORWARD_TARGETS,
     FORWARDED,
+    HELD_LANES,
     NOWHERE,
     SHARE_PARTITIONS,
     SHARE_QUEUES,
     SHARE_STATES,
     STATE_BITS,
     TERMINAL,
+    HeldLane,
     Owed,
     SharePartition,
+    freed_key,
 )
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
+
+_MOVED_MAX = 1 << 20
+"""Offsets that a start moves over at once, the rest with the next change. Windows were far smaller
+before there were lanes, so logs of earlier releases come to the same rows."""
 
 
 class ShareFold:
@@ -109,14 +117,18 @@ class ShareFold:
         """
         if not self._state.is_owners(envelope):
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
-        group, partitions, _ = ChangeShares.decode(envelope)
+        group, partitions, _, holds = ChangeShares.decode(envelope)
         owed: list[Owed] = []
-        codes = tuple(self._change(group, one, owed) for one in partitions)
+        holding = {(hold.key, hold.offset): hold.lane for hold in holds}
+        codes = tuple(self._change(group, one, owed, holding, envelope) for one in partitions)
         for number, one in enumerate(owed):
             self._state.file(DEAD_LETTERS.key(log_offset, number), DEAD_LETTERS.encode(one))
         return Outcome(Code.NONE, log_offset, codes=codes)
 
-    def _change(self, group: str, asked: ShareRuns, owed: list[Owed]) -> Code:
+    def _change(
+        self, group: str, asked: ShareRuns, owed: list[Owed],
+        holding: dict[tuple[PartitionKey, int], int], envelope: Envelope,
+    ) -> Code:  # fmt: skip
         state, key = self._state, asked.key
         partition = state.partition(key)
         known = state.row(SHARE_PARTITIONS, key, group)
@@ -124,17 +136,37 @@ class ShareFold:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         window = _Window(state, key, group, known)
         window.pass_to(partition.log_start)
-        for run in asked.runs:
-            first = max(run.first, window.start)
-            records = run.first + run.records - first
-            if records <= 0:
+        for first, records, byte, cause in asked.runs:
+            if first < window.start:
+                records -= window.start - first
+                first = window.start
+                if records <= 0:
+                    continue
+            if records == 1 and not cause and first != window.start:
+                window.become_one(first, byte)
                 continue
-            ended = window.become(first, records, run.byte)
-            if run.cause & OWED and ended:
-                count, cause = run.byte >> COUNT_SHIFT, run.cause & ~OWED
-                owed += [Owed(key, at, some, count, cause, group) for at, some in ended]
+            ended = window.become(first, records, byte)
+            if cause & OWED and ended:
+                count, why = byte >> COUNT_SHIFT, cause & ~OWED
+                owed += [Owed(key, at, some, count, why, group) for at, some in ended]
+            if holding and cause:
+                for at, some in ended:
+                    for offset in range(at, at + some):
+                        if (lane := holding.get((key, offset))) is not None:
+                            held = HeldLane(offset, envelope.time_ms, known.epoch)
+                            state.put_row(HELD_LANES, held, key, group, lane)
         self._put(key, group, window.written())
         return Code.NONE
+
+    def free(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:
+        """Free lanes; those that are not held stay as they are."""
+        asked = FreeLanes.decode(envelope)
+        if self._state.partition(asked.key) is None:
+            return Outcome(Code.UNKNOWN_TOPIC_ID)
+        for (lane,) in asked.lanes:
+            self._state.put(HELD_LANES.key(asked.key, asked.group, lane), None)
+        self._state.touched.add(freed_key(asked.key))
+        return Outcome(Code.NONE)
 
     # -- reads for others
 
@@ -276,6 +308,8 @@ class _Window:
         if first == self.start and TERMINAL[byte]:
             return self._finish(first + records, byte)
         ended: list[tuple[int, int]] = []
+        if records == 1:
+            return [(first, 1)] if self.become_one(first, byte) else []
         self._end = max(self._end, first + records)
         for chunk, begin, end in self._parts(first, first + records):
             states = self._chunk(chunk)
@@ -288,6 +322,19 @@ class _Window:
                     states[at:upto] = bytes(_later(one, byte) for one in before)
                 self._note(ended, chunk * CHUNK + at, upto - at, byte)
         return ended
+
+    def become_one(self, offset: int, byte: int) -> bool:
+        """Do as `become` for one that is not the first; return whether it is terminal by it."""
+        self._end = max(self._end, offset + 1)
+        chunk = offset // CHUNK
+        states = self._chunks.get(chunk) or self._chunk(chunk)
+        self._changed.add(chunk)
+        before = states[offset % CHUNK]
+        if TERMINAL[before]:
+            return False
+        states[offset % CHUNK] = byte if before <= byte else _later(before, byte)
+        self._done += TERMINAL[byte]
+        return bool(TERMINAL[byte])
 
     def _finish(self, end: int, byte: int) -> list[tuple[int, int]]:
         """Finish all from the start on: states are not needed, however much compaction took."""
@@ -315,7 +362,7 @@ class _Window:
     def written(self) -> SharePartition:
         """Return the row as it is now, once the start has moved over what is done."""
         start, end = self.start, self._end
-        for chunk, begin, upto in self._parts(start, end):
+        for chunk, begin, upto in self._parts(start, min(end, start + _MOVED_MAX)):
             found = self._chunk(chunk).translate(TERMINAL).find(0, begin, upto)
             start = chunk * CHUNK + (upto if found < 0 else found)
             if found >= 0:

@@ -3,7 +3,8 @@
 A head says which kind of group it is and as of which log offset; a decision taken outside the fold
 names that version and is void if it has changed. The fields of a member are its coordinator's; the
 fold reads its `epoch` alone. A row, and what GROUP says, is JSON or, with level 2, packed: what
-members of many partitions have is bytes, and a GROUP's rows are put as they are.
+members of many partitions have is bytes, and a GROUP's rows are put as they are. A streams group's
+topology lies beside its members, under an id that no member has: it stays while there are none.
 """
 
 import json
@@ -17,6 +18,8 @@ from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.schema import Keys
 
 NO_VERSION = -1
+TOPOLOGY_ROW = ""
+"""The member id of the row of a streams group's topology."""
 GOING = "going"
 """Set in the values of a group that is being deleted in several steps."""
 
@@ -33,7 +36,7 @@ class Change(NamedTuple):
     rows: Rows
 
 
-_BYTES = ("assigned", "revoking", "target", "assignment")
+_BYTES = ("assigned", "revoking", "target", "assignment", "epochs")
 _PLAIN, _PACKED = ord("{"), 1
 _FORM = struct.Struct(">BI")
 _EVERY = 32
@@ -56,7 +59,7 @@ def group_of_member(key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """A group. `kind`: classic, consumer, or offsets where it never had members."""
+    """A group. `kind`: classic, consumer, share, streams, or offsets: it never had members."""
 
     version: int  # log offset of the last change of its members
     kind: str = "offsets"

@@ -104,7 +104,9 @@ class RowKind(_Kind):
     DELAY_DUE = b"0", 6, "index"  # when to look at a partition for what is due
     DELAY_ENTRY = b"1", 6, "swept"  # a partition's time in that index
     SECURED = b"2", 7, "published"  # an access rule, a user or a quota, in shard 0
+    HELD_LANE = b"3", 9, "published", "swept"  # a lane of a share group that waits for an operator
     PRODUCERS_DUE = b"4", 8, "index"  # when to look at a partition's idempotent producers
+    WRITER = b"#", 9, "published"  # the last counter of a worker's life that appends to the log
     IDLE_DUE = b"6", 9, "index"  # when to look whether anybody uses a queue
     IDLE = b"7", 9, "swept"  # a queue's time in that index, and since when nobody has used it
     WAITING_KEY = b"8", 9, "swept"  # the waiting batch of a key, where records replace others

@@ -90,6 +90,10 @@ def segment_key(segment: int) -> bytes:
     return _LIVE_BYTES_KIND + segment.to_bytes(8, "big")
 
 
+def segment_of(key: bytes) -> int:
+    return int.from_bytes(key[1:], "big")
+
+
 def partition_key(queue_id: QueueId, index: int) -> bytes:
     return _PARTITION_KEY.pack(_PARTITION_KIND, queue_id, index)
 

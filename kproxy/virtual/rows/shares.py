@@ -81,6 +81,23 @@ def states(get: Get, key: PartitionKey, group: str, start: int, end: int) -> byt
     return found[start - first * CHUNK : end - first * CHUNK]
 
 
+class HeldLane(NamedTuple):
+    """A lane of a share partition that waits until an operator frees it: a record was given up."""
+
+    offset: int  # that record's
+    since_ms: int
+    epoch: int  # the share partition's, then
+
+
+HELD_LANES = Rows(RowKind.HELD_LANE, "PNQ", HeldLane, "QqQ")
+"""The held lanes by partition, group and the lane's hash."""
+
+
+def freed_key(key: PartitionKey) -> PartitionKey:
+    """Return the name by which those who hold lanes of a partition hear that some were freed."""
+    return key[0], key[1] | 1 << 31
+
+
 class Owed(NamedTuple):
     """A run of archived records that the dead-letter queue is to have."""
 

@@ -261,6 +261,9 @@ public class Transactions {
                     planned.add(sent(copies.get(copies.size() - 1).topic(), null, value));
                     positions.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
                 }
+                var commits = new ArrayList<String>();
+                positions.forEach((part, at) -> commits.add("[\"commit\", \"" + prefix + "\", \"" + part.topic() + "\", 0, " + at.offset() + "]"));
+                planned.addAll(commits);
                 event("invoke", "txn", ++events, System.nanoTime(), planned, "");
                 producer.beginTransaction();
                 var written = new ArrayList<Future<RecordMetadata>>();
@@ -272,7 +275,7 @@ public class Transactions {
                     var offset = written.get(i).get().offset();
                     steps.add(sent(copies.get(i).topic(), offset < 0 ? null : offset, copies.get(i).value()));
                 }
-                positions.forEach((part, at) -> steps.add("[\"commit\", \"" + prefix + "\", \"" + part.topic() + "\", 0, " + at.offset() + "]"));
+                steps.addAll(commits);
                 var asked = ", \"asked\": " + System.nanoTime();
                 if (commit) producer.commitTransaction(); else producer.abortTransaction();
                 event(commit ? "ok" : "fail", "txn", events, System.nanoTime(), steps, asked);

@@ -71,20 +71,35 @@ def abort(producer: Producer, values: Iterable[tuple[str, bytes]]) -> None:
     producer.abort_transaction(WAIT_S)
 
 
+_LATER = {
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+}  # fmt: skip
+"""The errors of a server that is gone, or that stands still."""
+
+
 def ends(address: str, queues: Iterable[str], isolation: str = COMMITTED) -> dict[str, int]:
     """Return the reader's end of each queue's partition 0."""
     client = admin(address)  # it has to live until it has answered
     parts = [TopicPartition(queue, 0) for queue in queues]
 
     def answered() -> dict[str, int] | None:
-        """Return nothing where a server stands still: librdkafka gives -1001, and no error."""
+        """Return nothing where a server stands still: librdkafka gives -1001, or no answer."""
         asked = client.list_offsets(
-            {part: OffsetSpec.latest() for part in parts}, isolation_level=_LEVELS[isolation]
-        )
-        found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+            {part: OffsetSpec.latest() for part in parts}, isolation_level=_LEVELS[isolation],
+            request_timeout=10,
+        )  # fmt: skip
+        try:
+            found = {part.topic: future.result(WAIT_S).offset for part, future in asked.items()}
+        except TimeoutError:
+            return None
+        except KafkaException as error:
+            if error.args[0].code() not in _LATER:
+                raise
+            return None
         return None if OFFSET_INVALID in found.values() else found
 
-    found: dict[str, int] = eventually(answered, WAIT_S)
+    found: dict[str, int] = eventually(answered, 4 * WAIT_S)
     return found
 
 

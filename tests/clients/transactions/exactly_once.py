@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from kproxy.loop.callbacks import nothing
 from tests.clients.calls import create
 from tests.clients.transactions.calls import (
     COMMITTED,
@@ -113,12 +114,14 @@ class Work(Processes):
         self._recorder = Recorder(histories / "test.jsonl", "test")
         self._recorder.rules(whole=True)
 
-    def fill(self, records: int) -> None:
-        """Write records in transactions over all queues.
+    def fill(
+        self, records: int, producer: Producer | None = None, done: Callable[[], None] = nothing
+    ) -> None:
+        """Write records in transactions over all queues, and call `done` after each.
 
         Each fifth is aborted and written again.
         """
-        producer = transactional(self.address, f"{self.prefix}-fill")
+        producer = producer or transactional(self.address, f"{self.prefix}-fill")
         self._fillers += 1
         for number, first in enumerate(range(self._written, self._written + records, AT_ONCE)):
             some = []
@@ -128,8 +131,10 @@ class Work(Processes):
                 self.wanted[self.targets[index]].append(b"%d" % value)
             if number % 5 == 0:
                 self._write(producer, [(queue, b"aborted in " + value) for queue, value in some])
+                done()
             last = self._write(producer, some, commit=True)
             self._last |= {queue: offset + 1 for queue, offset in last.items()}
+            done()
         self._written += records
 
     def _write(

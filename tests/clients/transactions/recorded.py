@@ -21,8 +21,8 @@ class Transaction:
         self, recorder: Recorder, producer: Producer, sends: Iterable[tuple[str, bytes]],
         process: str | None = None,
     ) -> None:  # fmt: skip
-        planned = [["send", queue, 0, None, value] for queue, value in sends]
-        self._recorded = recorder.invoke("txn", planned, process)
+        self._planned = [["send", queue, 0, None, value] for queue, value in sends]
+        self._recorded = recorder.invoke("txn", self._planned, process)
         self._producer = producer
         self._steps: list[list[Any]] = []
         self._failed: list[KafkaError] = []
@@ -46,10 +46,12 @@ class Transaction:
         return messages
 
     def commit_offsets(self, consumer: Consumer, group: str, positions: Mapping[str, int]) -> None:
+        commits = [["commit", group, queue, 0, offset] for queue, offset in positions.items()]
+        self._recorded.event("invoke", [*self._planned, *commits])  # before a kill may come
         parts = [TopicPartition(queue, 0, offset) for queue, offset in positions.items()]
         metadata = consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction(parts, metadata, WAIT_S)
-        self._steps += [["commit", group, queue, 0, offset] for queue, offset in positions.items()]
+        self._steps += commits
 
     def assigned(self, parts: Iterable[TopicPartition]) -> None:
         """Note that the consumer was given these within a poll."""

@@ -13,7 +13,7 @@ BOTH_KNOW = {
     *(ApiKey[name] for name in ("PRODUCE", "FETCH", "METADATA", "API_VERSIONS", "SHARE_FETCH"))
 }
 """APIs that are looked for in the answer to ApiVersions: a longer comparison is in inference."""
-FEATURES = ("transaction.version", "share.version")
+FEATURES = ("transaction.version", "share.version", "streams.version")
 
 
 def api_versions(asked: Asked) -> None:

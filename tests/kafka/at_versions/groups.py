@@ -13,6 +13,7 @@ from tests.kafka.at_versions.asked import Asked, Values
 from tests.kafka.at_versions.records import NOBODY, with_id
 from tests.kafka.canonical import unheard
 from tests.kafka.groups.members import Classic, Modern, commit_values, known
+from tests.kafka.groups.streams import Thread, part
 from tests.wire import Wire
 
 Cases = tuple[tuple[str, Values], ...]
@@ -303,7 +304,27 @@ def consumer_heartbeat(asked: Asked) -> None:
         ask("an epoch ahead", other.group, member_id=other.id, member_epoch=99)
 
 
+def streams_heartbeat(asked: Asked) -> None:
+    wire, queue = asked.wire, asked.name
+    known(wire, queue)
+
+    def ask(what: str, group: str, **changes: Any) -> None:
+        def values(version: int) -> Values:
+            one = Thread(wire, group, "member", part("0", queue))
+            one.wire.socket.close()
+            return one.values(**changes)
+
+        asked.each(what, ApiKey.STREAMS_GROUP_HEARTBEAT, values)
+
+    ask("a new member", f"{queue}-streams")
+    ask("an unknown group", f"{queue}-none", member_epoch=3)
+    ask("an empty group id", "")
+    with member(wire, f"{queue}-full", queue) as one:
+        ask("a classic group", one.group)
+
+
 SITUATIONS = {
+    ApiKey.STREAMS_GROUP_HEARTBEAT: streams_heartbeat,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.JOIN_GROUP: join,
     ApiKey.HEARTBEAT: heartbeat,

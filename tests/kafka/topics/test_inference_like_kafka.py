@@ -17,7 +17,6 @@ from tests.kafka.recorded import Recorded, Target
 from tests.wire import Wire
 
 NOT_SERVED = {
-    "STREAMS_GROUP_HEARTBEAT",
     "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER",
     "INITIALIZE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE",
     "DELETE_SHARE_GROUP_STATE", "READ_SHARE_GROUP_STATE_SUMMARY",  # between brokers
@@ -51,7 +50,7 @@ def test_api_versions_announces_the_features_that_kafka_announces(
     assert ours == {name: found for name, found in theirs.items() if name in OUR_FEATURES}
 
 
-OUR_FEATURES = ("transaction.version", "share.version")
+OUR_FEATURES = ("transaction.version", "share.version", "streams.version")
 
 
 def announced(target: Target, version: int) -> dict[str, list[tuple[int, int]]]:

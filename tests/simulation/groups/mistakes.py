@@ -86,10 +86,10 @@ def a_new_coordinator_counts_generations_anew(patch: pytest.MonkeyPatch) -> None
 def nobody_that_a_former_coordinator_had_is_gone(patch: pytest.MonkeyPatch) -> None:
     restore = ConsumerGroup.restore
 
-    def unwatched(self: Any, member_id: str, row: Any) -> None:
+    def unwatched(self: Any, member_id: str, row: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(AssignedGroup, "_watch", lambda *args: None)
-            restore(self, member_id, row)
+            yield from restore(self, member_id, row)
 
     patch.setattr(ConsumerGroup, "restore", unwatched)
 

@@ -104,7 +104,7 @@ class Truth:
         return Member(row["epoch"], assigned, assigned | revoking, self._named(row["target"]))
 
     def _named(self, packed: bytes) -> Parts:
-        return frozenset((self._names[bytes(q)], i) for q, i in unpack_parts(packed))
+        return frozenset((self._names[bytes(q)], i) for q, i in at_once(unpack_parts(packed)))
 
     def _of_classic(self, data: bytes) -> Parts:
         named = at_once(assignment(data))

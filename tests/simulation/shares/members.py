@@ -1,6 +1,6 @@
 """Members of share groups that stall, crash and lie, and what else happens to their queues."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,10 +9,12 @@ import pytest
 
 from kproxy.common.errors import Code, first_of
 from kproxy.loop.pace import Pace
-from kproxy.protocol.batch import control_batch
+from kproxy.protocol.batch import control_batch, read_header
+from kproxy.protocol.records import keyed_records, unpacked
 from kproxy.shares import share_partition
 from kproxy.shares.acknowledging import Acknowledging, Said
-from kproxy.shares.poll import ShareLimits, SharePoll
+from kproxy.shares.lanes import scattered, share_lanes
+from kproxy.shares.poll import Found, ShareLimits, SharePoll
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.window import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -93,6 +95,8 @@ class Member:
                 continue
             key = QueueId(one.ident[0]), one.ident[1]
             steady = epochs.get(key) == self.epochs(worker).get(key)
+            if one.cut:
+                self.check_cut(one)
             for first, last, deliveries in one.ranges:
                 got.append((one.ident, first, last))
                 for offset in range(first, last + 1):
@@ -103,6 +107,15 @@ class Member:
         for key in self.world.keys:
             worker.sessions.follow(session, (key[0], key[1]))
         await self.work(worker, session, got)
+
+    def check_cut(self, found: Found) -> None:
+        """Check that the records that were cut out are those that are given."""
+        header = read_header(found.cut)
+        sent = {header.base_offset + one.offset_delta
+                for one in keyed_records(header, unpacked(found.cut))}  # fmt: skip
+        given = {at for first, last, _ in found.ranges for at in range(first, last + 1)}
+        assert sent == given, f"L3: {given} given, {sent} sent"
+        self.truth.counted["cut out"] += len(sent)
 
     def open(self, worker: Worker) -> ShareSession:
         self.connections += 1
@@ -272,10 +285,13 @@ class Happenings:
     def append(self, key: PartitionKey, **more: Any) -> int:
         """Append a batch, and return its first offset."""
         count = self.rng.randrange(1, BATCH_MAX + 1)
-        body = batch(*[b"v"] * count, **more)
+        body = self.batch(count, **more)
         outcome = self.world.land(Envelope(Kind.APPEND, *key, body=body))
         assert not outcome.code
         return outcome.number
+
+    def batch(self, count: int, **more: Any) -> bytes:
+        return batch(*[b"v"] * count, **more)
 
     def transaction(self, key: PartitionKey, commit: bool) -> None:
         self.producer_id += 1
@@ -327,8 +343,7 @@ class Happenings:
         self.world.land(Compact(*key, some[:4]).envelope())
 
 
-async def _simulate(world: World) -> None:
-    happenings = Happenings(world)
+async def _simulate(world: World, happenings: Happenings) -> None:
     async with anyio.create_task_group() as tasks:
         world.tasks = tasks
         for _ in range(2):
@@ -351,14 +366,19 @@ async def _simulate(world: World) -> None:
     world.truth.all_ended()
 
 
-def simulated(seed: int, *, shuffled: bool = False) -> Truth:
+def simulated(
+    seed: int, *, shuffled: bool = False, world: Callable[[int], World] = World,
+    happenings: Callable[[Any], Happenings] = Happenings,
+) -> Truth:  # fmt: skip
     worlds: list[World] = []
 
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(share_partition, "to_thread", virtual_time.Inline)
-            worlds.append(World(seed))
-            await _simulate(worlds[0])
+            for module in (share_lanes, scattered):
+                patch.setattr(module, "to_thread", virtual_time.Inline)
+            worlds.append(world(seed))
+            await _simulate(worlds[0], happenings(worlds[0]))
 
     try:
         virtual_time.run(main, seed, shuffled=shuffled)

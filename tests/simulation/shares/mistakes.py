@@ -102,7 +102,7 @@ def anybody_may_acknowledge(patch: Patch) -> None:
     check = Window.check
 
     def any_member(self: Window, member: str, first: int, last: int) -> None:
-        held = next((lease.member for lease in self._leases.among(first, last)), member)
+        held = next(self._leases.holders(first, last), member)
         check(self, held, first, last)
 
     patch.setattr(Window, "check", any_member)
@@ -115,12 +115,12 @@ def a_refused_acknowledgement_is_as_good_as_taken(patch: Patch) -> None:
 def what_was_aborted_is_not_archived(patch: Patch) -> None:
     archive = Window._archive_gap
 
-    def but_not(self: Window, first: int, end: int, taken: Any) -> None:
+    def but_not(self: Window, first: int, end: int, taken: Any, cause: Any) -> None:
         if first >= self.end:
             self._grow(end)
             self._put(first, end, 5)  # pending, and never logged
         else:
-            archive(self, first, end, taken)
+            archive(self, first, end, taken, cause)
 
     patch.setattr(Window, "_archive_gap", but_not)
 

@@ -101,7 +101,7 @@ class Truth:
             if envelope.kind == Kind.SHARE_SET:
                 self._note_starts()
             return outcome
-        group, partitions, _ = ChangeShares.decode(envelope)
+        group, partitions, _, _ = ChangeShares.decode(envelope)
         before = [self.row((one.key, group)) for one in partitions]
         outcome = shard.apply(envelope)
         if outcome.code:
@@ -221,8 +221,7 @@ class Truth:
         self._owed_once()
 
     def _check_reason(self, at: At, ended: Ended) -> None:
-        key, group, _, offset = at
-        cause = ended.cause & 0x7F
+        group, cause = at[1], ended.cause & 0x7F
         if ended.state == RecordState.ACKNOWLEDGED:
             assert at in self.said.accepted, f"S5: nobody accepted {at}"
             self.counted["accepted"] += 1
@@ -234,10 +233,13 @@ class Truth:
             assert ended.deliveries >= limit, f"S5: {at} was given up after {ended}"
             self.counted["given up"] += 1
         else:
-            aborted = group == GROUPS[1] and (key, offset) in self.aborted
-            known = (key, offset) in self.holes or aborted or at in self.said.gaps
-            assert known, f"S5: {at} was there, and nobody had it"
+            assert self._is_gap(at), f"S5: {at} was there, and nobody had it"
             self.counted["gaps"] += 1
+
+    def _is_gap(self, at: At) -> bool:
+        key, group, _, offset = at
+        aborted = group == GROUPS[1] and (key, offset) in self.aborted
+        return (key, offset) in self.holes or aborted or at in self.said.gaps
 
     def _owed_once(self) -> None:
         owed: Counter[tuple[PartitionKey, str, int, int]] = Counter()

@@ -16,6 +16,7 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shard.watchers import Watchers
+from kproxy.shares.lanes.share_lanes import LaneMemory
 from kproxy.shares.sessions import ShareSessions
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.virtual.commands.envelope import Envelope, Kind
@@ -61,8 +62,8 @@ class Worker(Owner):
         self.calls: set[anyio.CancelScope] = set()
         self.alive = True
         self.shares = SharePartitions(
-            world.settings.__getitem__, lambda shard, group, *lost: group == GROUPS[0], lambda: 1,
-            Counters(),
+            world.settings.__getitem__, lambda shard, group, *lost: group == GROUPS[0],
+            world.now_ms, Counters(), LaneMemory(world.lane_bytes, Counters(), salt=number),
         )  # fmt: skip
         self.sessions = ShareSessions(self.shares, 100, 1000)
         for envelope in world.log:
@@ -119,6 +120,10 @@ class Worker(Owner):
 
     # -- as a source
 
+    @property
+    def queue_changes(self) -> int:
+        return self.shard.state.queue_changes
+
     def partition(self, topic: str | bytes, index: int) -> Located:
         assert isinstance(topic, bytes)
         if not self.shard.serving:
@@ -128,7 +133,7 @@ class Worker(Owner):
             raise KafkaError(Code.UNKNOWN_TOPIC_ID)
         nothing = LogOffset(0)
         queue = Queue(name="q", queue_id=key[0], partitions=1, wanted=1, created_at=nothing,
-                      changed_at=nothing, configs={})  # fmt: skip
+                      changed_at=nothing, configs=self.world.configs)  # fmt: skip
         shard: Any = self.shard
         return Located(queue, key, shard)
 
@@ -139,6 +144,12 @@ class Worker(Owner):
 
 class World(OwnedWorld[Worker]):
     """The log and the workers."""
+
+    lane_bytes = 1 << 20
+    configs: dict[str, str] = {}  # noqa: RUF012 - of each queue, never changed in place
+
+    def now_ms(self) -> int:
+        return 1
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -154,9 +165,12 @@ class World(OwnedWorld[Worker]):
             )
             for group in GROUPS
         }
-        self.truth = Truth(self.settings)
+        self.truth = self.new_truth()
         self.keys: list[PartitionKey] = []
         self.controls: set[tuple[PartitionKey, int]] = set()
+
+    def new_truth(self) -> Truth:
+        return Truth(self.settings)
 
     def apply(self, envelope: Envelope) -> Outcome:
         return self.truth.take(envelope)

@@ -20,7 +20,7 @@ from tests.simulation.folded import differing, of_kinds, of_the_living
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.sim_worker import Life
 
-_FOLDED = b"qipkorhwguKTUJflAGOQN"
+_FOLDED = b"qipkorhwguKTUJflAGOQN#"
 
 Appended = Mapping[tuple[QueueId, int, int], bytes]
 """The acknowledged batches, by queue, partition and base offset."""

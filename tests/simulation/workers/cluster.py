@@ -15,7 +15,7 @@ import anyio
 from kproxy.log.base import Ticket
 from kproxy.upstream.link import DataLink
 from kproxy.upstream.topic_tailer import Record
-from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.envelope import NUMBERED, Envelope, Kind
 from kproxy.virtual.outcome import Outcome
 from tests.simulation.folded import Folded
 from tests.simulation.workers.conditions import Conditions
@@ -112,7 +112,7 @@ class World:
         envelope = self.logs[shard][log_offset]
         self.plain.land(shard, log_offset, envelope)
         outcome = self.folded[shard].take(envelope)
-        self.outcomes[envelope.writer, envelope.counter] = outcome
+        self.outcomes.setdefault((envelope.writer, envelope.counter), outcome)
 
     def power_fails(self) -> None:
         """Replace what brokers lost, the ends of their logs, by something else.
@@ -167,11 +167,12 @@ class SimLink:
         self._active: dict[int, list[Any]] = {}
         self._lines: dict[Any, float] = {}
         self._landing: dict[int, Any] = {}
+        self._again: dict[int, list[Envelope]] = {}  # envelopes to be sent again, by partition
         self.unfollowed: Callable[[int, int | None], None] = lambda counter, offset: None
 
     def next_counter(self) -> int:
         self._counter += 1
-        return self._counter
+        return NUMBERED | self._counter
 
     def _in_line(self, line: Any, then: Callable[[], None]) -> None:
         """Call a little later, behind what came before in this line."""
@@ -190,10 +191,31 @@ class SimLink:
                 self._in_line(("report", partition), lambda: self._report(partition, sent, None))
                 return
             offset = self._world.land(partition, sent)
-            fate = None if self._world.dice(0.01) else offset
-            self._in_line(("report", partition), lambda: self._report(partition, sent, fate))
+            if not self._sends_again(partition, sent):
+                self._tell_fate(partition, sent, offset)
 
         self._in_line(("send", partition), land)
+
+    def _tell_fate(self, partition: int, sent: Envelope, offset: int) -> None:
+        fate = None if self._world.dice(0.01) else offset
+        self._in_line(("report", partition), lambda: self._report(partition, sent, fate))
+
+    def _sends_again(self, partition: int, sent: Envelope) -> bool:
+        """Return whether the answer for what has landed is lost, and for all that comes behind it
+        until it is sent again: the cluster takes all of them twice, in their order."""
+        again, doubled = self._again.setdefault(partition, []), self._world.conditions.doubled
+        if not again and not (doubled and self._world.dice(doubled)):
+            return False
+        if not again:
+            self._in_line(("send", partition), lambda: self._land_again(partition))
+        again.append(sent)
+        return True
+
+    def _land_again(self, partition: int) -> None:
+        for sent in self._again.pop(partition):
+            if self._life.alive or self._rng.random() < 0.5:
+                self._world.happened["an envelope taken twice"] += 1
+                self._tell_fate(partition, sent, self._world.land(partition, sent))
 
     def land(self, partition: int, envelopes: Sequence[Envelope]) -> Ticket:
         link: Any = self

@@ -10,6 +10,7 @@ import anyio
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.loop.threads import Stop
+from kproxy.store.damage import Damage
 from tests.simulation.workers.cluster import DELAYS, World
 
 
@@ -24,6 +25,7 @@ class SimKv:
         self._keys: list[bytes] | None = None
         self._coming: dict[bytes, bytes] = {}
         self.shut_down = False
+        self.damage = Damage()
 
     def _check(self) -> None:
         if self.shut_down:
@@ -98,6 +100,10 @@ class Threads:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(self._rng.choice(DELAYS) / 5)
         return function(*args)
+
+    async def on_disk(self, call: Any) -> Any:
+        """Stand in for `loop.threads.on_disk`."""
+        return await self.run_sync(call)
 
     async def stoppable(self, call: Any, unused: Any = None) -> Any:
         """Stand in for `loop.threads.stoppable`."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
 
-from kproxy.cluster import remote_cleanup, shard_owner
+from kproxy.cluster import log_prefix, remote_cleanup, shard_owner
 from kproxy.cluster.announcer import Announcer
 from kproxy.cluster.catalogue import cache as catalogue_cache
 from kproxy.cluster.catalogue.barrier import CatalogueBarrier
@@ -30,6 +31,7 @@ from kproxy.virtual.rows.kinds import PUBLISHED_BYTES
 from kproxy.virtual.rows.producers import BatchMetadata
 from kproxy.virtual.snapshot import RowCapture
 from kproxy.virtual.state import State
+from kproxy.virtual.writers import Writers
 from tests.simulation.workers.cluster import SimLink
 from tests.simulation.workers.offset_topic import SimRowsWriter
 
@@ -157,6 +159,10 @@ def producers_that_are_not_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state, "PUBLISHED_BYTES", PUBLISHED_BYTES - set(b"k"))
 
 
+def writers_that_are_not_published(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state, "PUBLISHED_BYTES", PUBLISHED_BYTES - set(b"#"))
+
+
 def what_is_to_publish_is_not_on_disk(patch: pytest.MonkeyPatch) -> None:
     def note(self: State, changes: dict[bytes, bytes | None], noted: set[bytes]) -> None:
         noted.update(key for key in changes if key[0] in PUBLISHED_BYTES)
@@ -219,6 +225,10 @@ def duplicates_that_leave_no_void(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(State, "put", but_no_void)
 
 
+def an_envelope_taken_twice_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Writers, "passed", lambda *asked: False)
+
+
 # -- holding a shard
 
 
@@ -248,7 +258,7 @@ def never_claims_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_local_copy_that_is_not_held_against_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shard, "ends_with", lambda self, envelope: True)
+    patch.setattr(log_prefix, "identity", lambda envelope: ANY)
 
 
 def who_serves_goes_on_behind_the_claim_of_another(patch: pytest.MonkeyPatch) -> None:
@@ -295,6 +305,7 @@ MISTAKES = [
     (rows_that_stand_for_more_than_they_are, 10),
     (groups_that_are_not_published, 10),
     (producers_that_are_not_published, 30),
+    (writers_that_are_not_published, 10),
     (what_is_to_publish_is_not_on_disk, 10),
     (a_closed_shard_answers_success, 10),
     (unknown_fate_answers_success, 10),
@@ -302,6 +313,7 @@ MISTAKES = [
     rare(lost_announcements_are_not_said_again, 300),
     (a_repeated_batch_is_appended_again, 20),
     (duplicates_that_leave_no_void, 20),
+    (an_envelope_taken_twice_is_applied_twice, 20),
     (a_claim_of_unknown_fate_serves, 30),
     rare(serves_though_another_claimed_meanwhile, 300),
     rare(never_claims_again, 150),

@@ -11,7 +11,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.snapshot import AS_OF_KEY, decode, decode_as_of, encode_as_of
 from tests.simulation.folded import Folded, differing, of_kinds, of_the_living
 
-_EXACTLY = b"qpkohwguKTUJflAGON"
+_EXACTLY = b"qpkohwguKTUJflAGON#"
 
 
 def _now() -> float:

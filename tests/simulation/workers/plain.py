@@ -1,7 +1,8 @@
 """The content of all logs of a cluster, as plainly as possible.
 
 Queues, their starts and ends, groups and committed offsets. A producer numbers its records from
-wherever it began, and nothing else is taken from it. Nobody here commits as a member.
+wherever it began, and nothing else is taken from it. Nobody here commits as a member. An envelope
+that a log has twice is applied where it comes first.
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class PlainShard:
     spread: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # as of, partitions
     groups: dict[str, PlainGroup] = field(default_factory=dict)
     commits: dict[tuple[str, bytes, int], int] = field(default_factory=dict)
+    taken: set[tuple[int, int]] = field(default_factory=set)  # writers and counters
 
 
 class Plain:
@@ -57,6 +59,10 @@ class Plain:
 
     def land(self, shard: int, log_offset: int, envelope: Envelope) -> None:
         here, queue_id = self.shards[shard], bytes(envelope.queue_id)
+        sent = envelope.writer, envelope.counter
+        if sent in here.taken and envelope.kind != Kind.FOREIGN:
+            return
+        here.taken.add(sent)
         key = (queue_id, envelope.partition)
         match envelope.kind:
             case Kind.CREATE | Kind.GROW | Kind.CONFIGURE | Kind.DELETE:
@@ -128,7 +134,7 @@ class Plain:
             if here.sequences.get(slot, header.base_sequence) != header.base_sequence:
                 return
             here.sequences[slot] = header.base_sequence + header.record_count
-        here.ends[key] += header.record_count
+        here.ends[key] += header.last_offset_delta + 1  # a batch over lost offsets has no record
 
     def _trim(self, here: PlainShard, key: _Key, number: int) -> None:
         start = here.ends[key] if number == -1 else number

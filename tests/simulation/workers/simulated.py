@@ -11,7 +11,7 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.cluster import publisher, rebuild, shard_owner
+from kproxy.cluster import log_prefix, publisher, rebuild, shard_owner
 from kproxy.log import shared
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
@@ -85,8 +85,10 @@ def prepared(patch: pytest.MonkeyPatch) -> Run:
         if simulation.conditions.epochs_worn:
             patch.setattr(transaction_fold, "Transaction", _worn)
         world, threads = simulation.world, Threads(simulation.rng)
-        for module in (shard_owner, rebuild, publisher, shared, keeper_module, copier):
+        for module in (rebuild, publisher, copier):
             patch.setattr(module, "to_thread", threads)
+        for module in (shard_owner, rebuild, log_prefix, shared, keeper_module):
+            patch.setattr(module, "on_disk", threads.on_disk)
         for module in (shard_owner, rebuild, publisher):
             patch.setattr(module, "stoppable", threads.stoppable)
         patch.setattr(shard_owner, "RocksKv", lambda path, size: SimKv(world, path))

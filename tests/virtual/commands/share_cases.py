@@ -15,6 +15,8 @@ from kproxy.virtual.commands.shares import (
     Cause,
     ChangeShares,
     Forward,
+    FreeLanes,
+    Hold,
     LookAtShares,
     NoteShareQueues,
     Run,
@@ -57,6 +59,7 @@ CHANGE = ChangeShares(
     ],
     12,
 )
+HOLDING = CHANGE._replace(partitions=(), holds=(Hold(KEY, (1 << 64) - 2, 1 << 40),))
 FORWARD = Forward(
     KEY, DEAD_LETTERS, SOURCE, "g", Position(7, 1, 5), Position(8, 2, 6), BATCH, look_ms=9
 )
@@ -75,6 +78,10 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      + _Q + (7).to_bytes(8, "big") + (1 << 40).to_bytes(8, "big") + b"\0\0\0\2\0\0\0\0"
      + b"\0\0\0\0" b"\0\0\0\2" b"\x0a\0" + b"\0\0\0\5" b"\0\0\0\3" b"\x1c\x81"
      + _OTHER + (8).to_bytes(8, "big") + bytes(8) + bytes(8)),
+    (HOLDING._replace(partitions=[]), None, Kind.SHARE, (0, 0, 12),
+     b"\2\0\1\0\0\0\0g" + _Q + b"\xff" * 7 + b"\xfe" + (1 << 40).to_bytes(8, "big")),
+    (FreeLanes(KEY, "g", [(5,), ((1 << 64) - 2,)]), None, Kind.FREE_LANES, (0, 0, 0),
+     b"\1" + _Q + b"\0\1g" + (5).to_bytes(8, "big") + b"\xff" * 7 + b"\xfe"),
     (NoteShareQueues("g", 5, [(Q, 3), (OTHER, 0)]), None, Kind.SHARE_QUEUES, (0, 5, 0),
      b"\1\0\1\0\0\0\2g" + Q + b"\0\0\0\3" + OTHER + b"\0\0\0\0"),
     (LookAtShares("g", [KEY, SOURCE]), None, Kind.SHARE_LOOK, (0, 0, 0),
@@ -117,6 +124,9 @@ def story(start: int, queue_id: QueueId, group: Callable[[str], Envelope]) -> li
     log += [Envelope(Kind.APPEND, *key, body=BATCH) for _ in range(300)]
     log += [put(ShareAction.INITIALISE, 1, EARLIEST), share(1, Run(1, 290, ARCHIVED_3, LOST))]
     owed = start + len(log) - 1, 0
+    dead = ChangeShares("s", [ShareRuns(key, 1, [Run(293, 1, ARCHIVED_3, Cause.REJECTED)])], 1,
+                        (Hold(key, 7, 293),))  # fmt: skip
+    log += [dead.envelope(), FreeLanes(key, "s", [(7,)]).envelope()]
     log += [share(1, Run(0, 1, ACCEPTED_1)), SettleForward([owed]).envelope()]
     log += [share(1, Run(295, 1, AVAILABLE_2)), put(ShareAction.RESET, 2, 3, 5)]
     log += [put(ShareAction.RESOLVE, 2, 4), share(2, Run(5, 1, ACCEPTED_1))]

@@ -16,6 +16,8 @@ from kproxy.virtual.commands.shares import (
     Cause,
     ChangeShares,
     Forward,
+    FreeLanes,
+    Hold,
     LookAtShares,
     NoteShareQueues,
     Run,
@@ -57,12 +59,18 @@ def runs(draw: st.DrawFn) -> list[Run]:
 ALL = st.one_of(
     st.builds(SetShares, GROUP, st.lists(CHANGES, max_size=5), SIGNED, BIG),
     st.builds(
-        ChangeShares, GROUP, st.lists(st.builds(ShareRuns, KEYS, BIG, runs()), max_size=5), SIGNED
+        ChangeShares, GROUP, st.lists(st.builds(ShareRuns, KEYS, BIG, runs()), max_size=5), SIGNED,
+        st.just(()),
     ),
     st.builds(
         NoteShareQueues, GROUP, SIGNED,
         st.lists(st.tuples(st.binary(min_size=16, max_size=16).map(QueueId), COUNTS), max_size=5),
     ),
+    st.builds(
+        ChangeShares, GROUP, st.lists(st.builds(ShareRuns, KEYS, BIG, runs()), max_size=2), SIGNED,
+        st.lists(st.builds(Hold, KEYS, BIG, BIG), max_size=3).map(tuple),
+    ),
+    st.builds(FreeLanes, KEYS, GROUP, st.lists(st.tuples(BIG), max_size=5)),
     st.builds(LookAtShares, GROUP, st.lists(KEYS, max_size=5)),
     st.builds(
         Forward, KEYS, st.integers(0, 255), KEYS, GROUP, PLACES, PLACES, st.binary(max_size=99),
@@ -94,7 +102,7 @@ def test_a_body_of_a_later_kproxy_is_refused(case: Any) -> None:
     command, _, kind, _, body = case
     at = len(BATCH) + 1 if isinstance(command, Forward) else 0
     later = body[:at] + b"\3" + body[at + 1 :]
-    assert body[at] in ((1, 2) if isinstance(command, Forward) else (1,))
+    assert body[at] in ((1, 2) if isinstance(command, Forward | ChangeShares) else (1,))
     queue_id, index = KEY
     with pytest.raises(ValueError, match=f"{kind.name} has form 3.*later one"):
         cast(Any, type(command)).decode(Envelope(kind, queue_id, index, body=later))

@@ -1,0 +1,157 @@
+"""The standing of lanes, for people: the largest backlogs, those that are held or rest."""
+
+from collections import Counter
+from functools import partial
+from typing import TypedDict
+
+from anyio import to_thread
+
+from kproxy.loop.pace import Pace
+from kproxy.metadata.lane_settings import LaneRules
+from kproxy.protocol.made_batches import content_of_body
+from kproxy.protocol.records import headers_in
+from kproxy.protocol.varint import Malformed, uvarint
+from kproxy.shard.shard import Shard
+from kproxy.shares.lanes.cutting import OpenedBatches, Span, cut_record
+from kproxy.shares.lanes.reading import LaneReader
+from kproxy.shares.share_partition import SharePartition
+from kproxy.shares.share_partitions import SharePartitions
+from kproxy.virtual.rows.shares import HELD_LANES, SHARE_PARTITIONS
+from kproxy.virtual.types import PartitionKey
+
+_SHOWN_MAX = 20  # lanes of a kind, in each partition
+_COUNTED_AT_ONCE = 50_000
+_NAME_BYTES = 200
+
+
+class LaneStanding(TypedDict):
+    """A lane: `records` of it that are not done, as far as was looked ahead; `held_at`: the offset
+    of the record that was given up."""
+
+    lane: str
+    hash: str
+    records: int
+    held_at: int
+    since_ms: int
+
+
+class LanesStanding(TypedDict):
+    """The lanes of a share partition: how many there are, and some of them."""
+
+    lanes: int
+    looked_ahead: int
+    available: int
+    resting: int
+    held: int
+    largest: list[LaneStanding]
+    held_lanes: list[LaneStanding]
+
+
+async def lanes_of(
+    shares: SharePartitions, shard: Shard, key: PartitionKey, group: str, pace: Pace,
+    *, named: bool,
+) -> LanesStanding | None:  # fmt: skip
+    """Return how the lanes of a share partition stand; None: there are none.
+
+    `named`: with their names, which are parts of records.
+    """
+    rules = shares.settings(group).lanes
+    row = SHARE_PARTITIONS.get(shard.state.get, key, group)
+    if rules is None or row is None:
+        return None
+    namer = _Namer(shard, key, rules, shares.lane_memory.opened, named=named)
+    told = LanesStanding(
+        lanes=0, looked_ahead=0, available=0, resting=0, held=0, largest=[], held_lanes=[]
+    )
+    found = [
+        (HELD_LANES.parts(name)[2], HELD_LANES.decode(data))
+        for name, data in shard.state.kv.walk(*HELD_LANES.range(key, group))
+    ]
+    held = [(lane, one) for lane, one in found if one.epoch == row.epoch]
+    share = shares.known(key, group)
+    counts: Counter[int] = Counter()
+    if share is not None and share.lanes is not None:
+        counts = await _counted(share, told, pace)
+    told["held"] = len(held)
+    firsts = _firsts(share, [lane for lane, _ in counts.most_common(_SHOWN_MAX)])
+    for lane, records in counts.most_common(_SHOWN_MAX):
+        name = await namer.name(firsts.get(lane, -1), shares)
+        told["largest"].append(_standing(lane, name, records))
+    for lane, one in held[:_SHOWN_MAX]:
+        name = await namer.name(one.offset, shares)
+        line = _standing(lane, name, counts.get(lane, 0))
+        line["held_at"], line["since_ms"] = one.offset, one.since_ms
+        told["held_lanes"].append(line)
+    return told
+
+
+def _standing(lane: int, name: bytes | None, records: int) -> LaneStanding:
+    shown = "?" if name is None else name[:_NAME_BYTES].decode("utf-8", "backslashreplace")
+    return LaneStanding(lane=shown, hash=f"{lane:016x}", records=records, held_at=-1, since_ms=-1)
+
+
+async def _counted(share: SharePartition, told: LanesStanding, pace: Pace) -> Counter[int]:
+    """Return the records of each lane, by its hash; others have their turn meanwhile."""
+    lanes = share.lanes
+    assert lanes is not None
+    index = lanes.index
+    counts: Counter[int] = Counter()
+    at = index.start
+    while at < index.end and share.lanes is lanes:
+        end = min(at + _COUNTED_AT_ONCE, index.end)
+        counts.update(index.lanes_between(at, end))
+        at = end
+        await pace.rest()
+    told["looked_ahead"] = index.end - index.start
+    told["available"], told["resting"] = index.available, index.resting
+    told["lanes"] = len(counts)
+    return Counter({index.table.hashes[lane]: count for lane, count in counts.items()})
+
+
+def _firsts(share: SharePartition | None, lanes: list[int]) -> dict[int, int]:
+    """Return the first record of each of these lanes that is not done, by its hash."""
+    if share is None or share.lanes is None:
+        return {}
+    index = share.lanes.index
+    return {lane: first for lane in lanes if (first := index.first_of(lane)) >= 0}
+
+
+class _Namer:
+    """A reader of the names of lanes, from records of theirs."""
+
+    def __init__(
+        self, shard: Shard, key: PartitionKey, rules: LaneRules, opened: OpenedBatches,
+        *, named: bool,
+    ) -> None:  # fmt: skip
+        self._named = named
+        self._shard, self._key, self._opened = shard, key, opened
+        self._reader = LaneReader(rules)
+
+    async def name(self, offset: int, shares: SharePartitions) -> bytes | None:
+        """Return the lane of the record at an offset; None: it is not there any more."""
+        if not self._named or offset < 0:
+            return None
+        segments = self._shard.segments
+        span = next(self._shard.state.stored_spans(self._key, offset, offset + 1), None)
+        if span is None:
+            return None
+        with segments.pinned({span[0][1]}):
+            return await to_thread.run_sync(
+                partial(self._read, span, offset), limiter=shares.readers
+            )
+
+    def _read(self, span: Span, offset: int) -> bytes | None:
+        try:
+            batch = self._opened.read(self._shard.segments, span[0])
+            found = cut_record(batch, span[0][0], offset)
+            if found is None:
+                return None
+            content = content_of_body(found[2])
+            names = self._reader.names
+            headers = (
+                headers_in(uvarint(2 * content.headers) + content.header_bytes, names)
+                if isinstance(names, frozenset) else {}
+            )  # fmt: skip
+        except (Malformed, OSError):
+            return None
+        return self._reader.lane(content.key, headers)
