@@ -169,8 +169,8 @@ class QueueSettings:
     route_keeps: bool
     """Whether records stay in it once they were passed on."""
     redrive_paused: bool
-    redrive_rate: int
-    """The records that a redrive passes on in a second; -1: as fast as it goes."""
+    redrive_every_s: float
+    """The seconds between two records that a redrive passes on; 0: as fast as it goes."""
     delay: DelaySettings | None
     """None: no record waits."""
 

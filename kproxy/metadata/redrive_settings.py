@@ -5,11 +5,11 @@ A queue with `kproxy.redrive.to` passes on what it has at that moment, once (`fo
 
 from collections.abc import Collection, Mapping
 
+from kproxy.metadata.lane_settings import rate_of
 from kproxy.metadata.route_settings import queue_name, sound
 from kproxy.metadata.routing import internal, read_filter
 from kproxy.metadata.setting import BOOLEAN, LONG, STRING, Setting, boolean, is_true, whole
 from kproxy.virtual.folds.redrives import FILTER, JOB, TIMES_MAX, TO
-from kproxy.virtual.folds.route_definitions import FROM
 from kproxy.virtual.folds.route_definitions import TO as ROUTE_TO
 from kproxy.virtual.levels import LIFE_FROM
 from kproxy.virtual.partitioner import name_fault
@@ -47,10 +47,8 @@ def _job(text: str) -> str:
 
 
 def _rate(value: str) -> str:
-    read = whole(LONG, -1)(value)
-    if read == "0":
-        raise ValueError("it must be records a second, 1 at least, or -1 (as fast as it goes)")
-    return read
+    rate_of(value)
+    return value
 
 
 REDRIVE_SETTINGS = (
@@ -63,9 +61,10 @@ REDRIVE_SETTINGS = (
     Setting(PAUSED, BOOLEAN, "false", boolean,
             "Whether kproxy.redrive.to waits.",
             field="redrive_paused", value=is_true, level=LIFE_FROM),
-    Setting(RATE, LONG, "-1", _rate,
-            "How many records kproxy.redrive.to passes on in a second; -1: as fast as it goes.",
-            field="redrive_rate", value=int, level=LIFE_FROM),
+    Setting(RATE, STRING, "", sound(_rate),
+            "How many records kproxy.redrive.to passes on in a time, as in 50/s, 600/m or 5/h;"
+            " empty: as fast as it goes.",
+            field="redrive_every_s", value=lambda text: rate_of(text)[0], level=LIFE_FROM),
     Setting(TIMES_MAX, LONG, TIMES_MAX_DEFAULT, whole(LONG, 1, 1_000_000),
             "How often a record may be redriven, as its header kproxy.redriven counts: one that"
             " dies again stays then.", level=LIFE_FROM),
@@ -82,9 +81,8 @@ def redrive_conflict(values: Mapping[str, str], given: Collection[str]) -> str |
     """Return what is wrong with a queue's settings of a redrive, of which each by itself is
     sound."""
     to = values.get(TO)
-    for name in (ROUTE_TO, FROM):
-        if to and values.get(name):
-            return f"{TO} and {name} exclude each other: those records came, or went, by a route"
+    if to and values.get(ROUTE_TO):
+        return f"{TO} and {ROUTE_TO} exclude each other: an entrance passes on all that it has"
     for setting in REDRIVE_SETTINGS:
         name = setting.name
         if not to and name in given and values.get(name) not in _NO_CHANGE[name]:

@@ -235,7 +235,7 @@ class Cutter:
             self.gathered.pass_over(1, f"record {offset}: {why}")
         if not name:
             return True
-        if key is None and self._drops_keyless:
+        if self._drops_keyless and content_of_body(made).key is None:
             self.gathered.pass_over(1, f"record {offset} has {_NO_KEY}")
             return True
         return self._add(name, (made, time_ms, codec), offset)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 import anyio
-import structlog
 from anyio import to_thread
 
 from kproxy.common.errors import Code
@@ -24,7 +23,7 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
-from kproxy.routes.redrive_pace import RedrivePace
+from kproxy.routes.redrive_pace import RedrivePace, Unpaced
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
 from kproxy.routes.stretches import Stretch
@@ -39,8 +38,6 @@ from kproxy.virtual.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import Epoch, Route, is_redrive, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
-
-_log = structlog.get_logger()
 
 _IDLE_S = 1.0
 _PAUSE_S, _FEW = 0.01, 200
@@ -64,14 +61,15 @@ class Passage:
 
     def __init__(
         self, shard: Shard, source: PartitionKey, definer: QueueId, shared: RouteServices,
-        others_wait: Callable[[], bool] = lambda: False,
+        others_wait: Callable[[], bool] = lambda: False, pace: RedrivePace | None = None,
     ) -> None:  # fmt: skip
-        """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn."""
+        """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn.
+        `pace`: a redrive's, which outlives its passages."""
         self.source = source
         self.definer = definer
         self._owner = source[0] if is_redrive(definer) else definer
         """The queue whose settings say how it is."""
-        self._pace = RedrivePace() if is_redrive(definer) else None
+        self._pace = pace or Unpaced()
         self._shard = shard
         self._claim = Claim(shard)
         self._shared = shared
@@ -115,14 +113,13 @@ class Passage:
                     continue
                 step = Step.WAIT
             if step is Step.WAIT:
-                await anyio.sleep(wait_s)
+                left_s = self._pace.left_s(self._queue())
+                await anyio.sleep(min(left_s, _AGAIN_MAX_S) if left_s > 0 else wait_s)
                 if self._others_wait():
                     return True
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
                 continue
             wait_s, self.waits = _AGAIN_S, None
-            if self._pace is not None:
-                await self._pace.keep(self._queue(), records)
             if step is Step.OVER:
                 return False
             if began_s > until_s and self._others_wait():
@@ -153,9 +150,8 @@ class Passage:
             return await self._ship_again(route, row)
         self._landed = route.cut
         if route.ends is not None and route.cut >= route.ends:
-            if self._pace is not None and route.is_over:
-                return Step.OVER, 0
-            return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
+            over = is_redrive(self.definer) and route.is_over
+            return Step.OVER if over or await self._cut(route.cut, 1) is None else Step.WAIT, 0
         stretch = stretches.next_of(route, row)
         if stretch is None:
             return Step.NOTHING, 0
@@ -164,6 +160,8 @@ class Passage:
             self.waits = held
             self._shared.counters.routes_held_back += 1
             self._shared.warn("route_held_back", self._owner, reason=held)
+            return Step.WAIT, 0
+        if self._pace.left_s(self._queue()) > 0:
             return Step.WAIT, 0
         return await self._pass_on(route, stretch)
 
@@ -180,7 +178,7 @@ class Passage:
 
     def _held_back(self, route: Route) -> str | None:
         queue = self._queue()
-        if self._pace is not None and self._pace.paused(queue):
+        if self._pace.paused(queue):
             return "kproxy.redrive.paused is set"
         forbidden = queue and why_forbidden(self._shared.behalf, queue.configs, queue.name)
         if forbidden:
@@ -225,8 +223,7 @@ class Passage:
         if room is not None:  # all of them may have to be made
             most = max(1, room // self._shared.asks.shards)
             cutter.gathered.targets_max = min(cutter.gathered.targets_max, most)
-        if self._pace is not None:
-            cutter.gathered.records_max = self._pace.at_once(self._queue())
+        cutter.gathered.records_max = self._pace.at_once(self._queue())
         if epoch.spec and not await self._gather(cutter, start, end, whole=False):
             return Step.WAIT, 0
         gathered = cutter.gathered
@@ -243,12 +240,14 @@ class Passage:
         if anyio.current_time() - self._trimmed_s > _IDLE_S:
             self._trimmed_s = anyio.current_time()
             await self._trim()
+        self._pace.take(self._queue(), gathered.records)
         self._count(gathered)
         return Step.DONE, gathered.records
 
     def _count(self, gathered: Gathered) -> None:
         counters = self._shared.counters
         counters.routed += gathered.records
+        counters.redriven += gathered.records if is_redrive(self.definer) else 0
         counters.unroutable += gathered.unroutable
         self._count_passed_over(gathered)
 
@@ -261,7 +260,8 @@ class Passage:
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
         """Gather a stretch and return whether it could be read."""
         shard = self._shard
-        planned: Plan = await plan(shard, self.source, start, end, whole=whole)
+        again = is_redrive(self.definer)
+        planned: Plan = await plan(shard, self.source, start, end, whole=whole, again=again)
         headers = cutter.gathered.spec.headers
         self._kept.room = self._shared.room_for(self._kept)
         try:
@@ -363,7 +363,7 @@ class Passage:
     def _mutations(self) -> Mutations:
         """Return what the setter of the route may make."""
         queue = self._queue()
-        return self._shared.behalf.mutations(queue and queue.configs.get(SET_BY))
+        return self._shared.behalf.mutations(queue.configs.get(SET_BY) if queue else None)
 
     async def _note_landed(self) -> bool:
         """Put down that all has landed, where that is not known to the log; whether it is.

@@ -20,6 +20,7 @@ from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import Level
 from kproxy.routes.passage import Passage
+from kproxy.routes.redrive_pace import RedrivePace
 from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
@@ -56,6 +57,7 @@ class _ShardRoutes:
         self._running: dict[RouteKey, Passage] = {}
         self._waiting: deque[RouteKey] = deque()
         self._known: set[RouteKey] = set()  # routes that wait
+        self._paces: dict[RouteKey, RedrivePace] = {}  # redrives run or wait
         self.gone_ms: dict[bytes, int] = {}
         """FORWARDED rows of sources that are gone, and when that was seen first."""
 
@@ -138,9 +140,13 @@ class _ShardRoutes:
         while self._waiting and len(self._running) < _AT_ONCE:
             key = self._waiting.popleft()
             self._known.discard(key)
-            passage = Passage(self._shard, *key, self._shared, lambda: bool(self._waiting))
+            pace = self._paces.setdefault(key, RedrivePace()) if is_redrive(key[1]) else None
+            passage = Passage(self._shard, *key, self._shared, self._others_wait, pace)
             self._running[key] = passage
             self._tasks.start_soon(self._run, key, passage)
+
+    def _others_wait(self) -> bool:
+        return bool(self._waiting)
 
     async def _run(self, key: RouteKey, passage: Passage) -> None:
         again = await passage.run()
@@ -149,6 +155,8 @@ class _ShardRoutes:
             return
         if again:
             self._begin(key)
+        else:
+            self._paces.pop(key, None)
         self._start_some()
 
 

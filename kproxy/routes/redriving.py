@@ -1,4 +1,4 @@
-"""Where a redrive passes a dead letter on to, and as what.
+"""The target of a dead letter that is redriven, and the record that arrives there.
 
 The letter becomes what its record was: without the headers that say why it died, and with one that
 counts how often it was redriven. All of it follows from its bytes and the spec.
@@ -15,6 +15,8 @@ from kproxy.virtual.folds.redrives import FILTER, TIMES_MAX, TO
 from kproxy.virtual.partitioner import name_fault
 
 ORIGIN, TIMES = b"__dlq.errors.topic", b"kproxy.redriven"
+MADE_KEY, MADE = b"kproxy.dlq.key", b"made"
+"""The letter has a key, and its record had none."""
 _OF_LETTERS = (b"__dlq.errors.", b"kproxy.dlq.", TIMES)
 """The beginnings of names of headers that are the letter's own."""
 _DIGITS_MAX = 9
@@ -32,7 +34,7 @@ class Redrive(NamedTuple):
     @property
     def headers(self) -> frozenset[bytes]:
         """The names of the headers that it looks at."""
-        return self.filter.headers | {ORIGIN, TIMES}
+        return self.filter.headers | {ORIGIN, TIMES, MADE_KEY}
 
     def place(
         self, key: bytes | None, body: bytes, headers: Mapping[bytes, bytes | None]
@@ -52,6 +54,8 @@ class Redrive(NamedTuple):
         if times >= self.times_max:
             return "", b"", f"it was redriven {times} times"
         content = content_of_body(body)
+        if headers.get(MADE_KEY) == MADE:
+            content = content._replace(key=None)
         if content.key is None and content.value is None:
             return "", b"", "it has no copy of its record"
         more = [header(TIMES.decode(), str(times + 1))]

@@ -55,18 +55,8 @@ def check_routes(
         )
     if before is not None and (fault := _too_many_epochs(worker, name, before, values)):
         raise KafkaError(Code.INVALID_CONFIG, fault)
-    if was.get(REDRIVE_TO) and values.get(REDRIVE_TO) and was.get(JOB) == values.get(JOB):
-        for key in (REDRIVE_TO, REDRIVE_FILTER, TIMES_MAX):
-            if was.get(key) != values.get(key):
-                what = f"{key}: a redrive goes on as it began: change {JOB} as well, for another"
-                raise KafkaError(Code.INVALID_CONFIG, what)
-    if (to := values.get(REDRIVE_TO)) and to != was.get(REDRIVE_TO):
-        queue, _ = read_target(to)
-        if queue == name:
-            raise KafkaError(Code.INVALID_CONFIG, f"{REDRIVE_TO}={queue} is this queue itself")
-        if queue and worker.catalogue.find(queue) is None:
-            what = f"{REDRIVE_TO}={queue}: there is no such queue: create it first"
-            raise KafkaError(Code.INVALID_CONFIG, what)
+    if fault := _redrive_fault(worker, name, was, values):
+        raise KafkaError(Code.INVALID_CONFIG, fault)
     source = values.get(FROM)
     if not source and not values.get(TO):
         if fault := partitions_conflict(values, partitions):
@@ -77,6 +67,26 @@ def check_routes(
         fault = _source_fault(worker, permits, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _redrive_fault(
+    worker: Definitions, name: str, was: Mapping[str, str], values: Mapping[str, str]
+) -> str | None:
+    to = values.get(REDRIVE_TO)
+    if not to:
+        return None
+    if was.get(REDRIVE_TO) and was.get(JOB) == values.get(JOB):
+        for key in (REDRIVE_TO, REDRIVE_FILTER, TIMES_MAX):
+            if was.get(key) != values.get(key):
+                return f"{key}: a redrive goes on as it began: change {JOB} as well, for another"
+    queue, _ = read_target(to)
+    if to == was.get(REDRIVE_TO) or not queue:
+        return None
+    if queue == name:
+        return f"{REDRIVE_TO}={queue} is this queue itself: name another one"
+    if worker.catalogue.find(queue) is None:
+        return f"{REDRIVE_TO}={queue}: there is no such queue: create it first"
+    return None
 
 
 def _too_many_epochs(

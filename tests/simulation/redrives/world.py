@@ -98,7 +98,7 @@ class RedriveWorld(RouteWorld):
         self.trimmed: Counter[PartitionKey] = Counter()
         self.seen: Counter[str] = Counter()
         self.letters_in: list[Letter] = []
-        self.jobs: dict[tuple[PartitionKey, QueueId], Job] = {}
+        self.jobs: dict[tuple[PartitionKey, str], Job] = {}
         self.names = itertools.count(1)
         self.make(DEAD, PARTITIONS)
 
@@ -110,10 +110,11 @@ class RedriveWorld(RouteWorld):
     def set(self, configs: dict[str, str]) -> None:
         """Configure the dead-letter queue, and note what is to come of it."""
         queue = present(self.here.state.queue(DEAD))
-        was, now = (redrive_of(queue.queue_id, one) for one in (queue.configs, configs))
+        was, now = (one.get(JOB) if TO in one else None for one in (queue.configs, configs))
+        definer = redrive_of(queue.queue_id, queue.configs)
         rows = {
-            (key, one): route_in(self.here.state.get, key, one)
-            for key in self.sources(DEAD) for one in (was, now) if one is not None
+            key: route_in(self.here.state.get, key, definer) if definer else None
+            for key in self.sources(DEAD)
         }  # fmt: skip
         told = ConfigureQueue(queue.queue_id, configs, [], replace_all=True).envelope()
         assert not self.land(told).code
@@ -121,7 +122,7 @@ class RedriveWorld(RouteWorld):
         to, what = configs.get(TO, ""), configs.get(FILTER, "")
         for key in self.sources(DEAD):
             if was is not None and was != now:
-                self.jobs[key, was].cancel(rows[key, was])
+                self.jobs[key, was].cancel(rows[key])
             row = present(self.here.state.partition(key))
             if now is not None and (key, now) not in self.jobs:
                 self.jobs[key, now] = Job(row.log_start, row.next_offset, to, what)
@@ -189,15 +190,15 @@ class RedriveWorld(RouteWorld):
                     found[value, queue.name] += 1
                     order[letter.source, queue.name].append(letter.at)
         wanted: Counter[tuple[bytes, str]] = Counter()
-        jobs: dict[tuple[PartitionKey, str], set[QueueId]] = defaultdict(set)
+        jobs: dict[tuple[PartitionKey, str], set[str]] = defaultdict(set)
         for letter in self.letters_in:
-            for (source, definer), job in self.jobs.items():
+            for (source, number), job in self.jobs.items():
                 if source != letter.source or not job.has(letter.at):
                     continue
                 name = letter.target(job.to, job.what)
                 if name:
                     wanted[letter.value, name] += 1
-                    jobs[source, name].add(definer)
+                    jobs[source, name].add(number)
         for key, times in found.items():
             assert times <= wanted[key], f"{key} is there {times} times, not {wanted[key]}"
         for key, times in wanted.items():
