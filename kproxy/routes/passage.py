@@ -113,6 +113,7 @@ class Passage:
                     continue
                 step = Step.WAIT
             if step is Step.WAIT:
+                await self._note_landed()  # for people: it may be long
                 left_s = self._pace.left_s(self._queue())
                 await anyio.sleep(min(left_s, _AGAIN_MAX_S) if left_s > 0 else wait_s)
                 if self._others_wait():
@@ -379,11 +380,9 @@ class Passage:
 
     async def _trim(self) -> bool:
         """Take what all routes have passed on from an entrance that keeps nothing."""
-        settings = self._settings()
+        settings, own = self._settings(), self.definer == self.source[0]
         row = self._shard.state.partition(self.source)
-        if settings is None or row is None or settings.route_keeps:
-            return True
-        if self.definer != self.source[0]:
+        if not own or settings is None or row is None or settings.route_keeps:
             return True
         start = self._shard.state.passed_on(self.source)
         if start is None or start <= row.log_start:
