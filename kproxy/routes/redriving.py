@@ -5,6 +5,7 @@ counts how often it was redriven. All of it follows from its bytes and the spec.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from kproxy.metadata.redrive_settings import TIMES_MAX_DEFAULT, read_target
@@ -20,6 +21,8 @@ MADE_KEY, MADE = b"kproxy.dlq.key", b"made"
 _OF_LETTERS = (b"__dlq.errors.", b"kproxy.dlq.", TIMES)
 """The beginnings of names of headers that are the letter's own."""
 _DIGITS_MAX = 9
+_LONG = 0x81
+"""The bits that the varint of a short length, 0 to 63, has not."""
 
 
 class Redrive(NamedTuple):
@@ -44,12 +47,11 @@ class Redrive(NamedTuple):
             return "", b"", ""
         queue = self.to
         if not queue:
-            origin = (headers.get(ORIGIN) or b"").decode("ascii", "replace")
-            if not origin.startswith(self.prefix):
+            queue, sound = _origin(headers.get(ORIGIN))
+            if not queue.startswith(self.prefix):
                 return "", b"", ""
-            if not origin or name_fault(origin) or internal(origin) or origin == self.name:
+            if not sound or queue == self.name:
                 return "", b"", "it does not say where it is from"
-            queue = origin
         times = _times(headers.get(TIMES))
         if times >= self.times_max:
             return "", b"", f"it was redriven {times} times"
@@ -58,8 +60,19 @@ class Redrive(NamedTuple):
             content = content._replace(key=None)
         if content.key is None and content.value is None:
             return "", b"", "it has no copy of its record"
-        more = [header(TIMES.decode(), str(times + 1))]
-        return queue, body_of(without_own(content), more), ""
+        return queue, body_of(without_own(content), (_counted(times + 1),)), ""
+
+
+@lru_cache(maxsize=1000)
+def _origin(said: bytes | None) -> tuple[str, bool]:
+    """Return the name of a queue that a letter says, and whether it may be one."""
+    name = (said or b"").decode("ascii", "replace")
+    return name, bool(name) and not name_fault(name) and not internal(name)
+
+
+@lru_cache(maxsize=100)
+def _counted(times: int) -> bytes:
+    return header(TIMES.decode(), str(times))
 
 
 def _times(said: bytes | None) -> int:
@@ -71,16 +84,19 @@ def _times(said: bytes | None) -> int:
 def without_own(content: Content) -> Content:
     """Return a record without the headers that are the letter's own. Raise Malformed."""
     data, at, kept = content.header_bytes, 0, list[bytes]()
+    end = len(data)
     for _ in range(content.headers):
         begin = at
-        size, at = read_varlong(data, at, len(data))
-        name = data[at : at + size]
-        at += size
-        size, at = read_varlong(data, at, len(data))
-        at += max(0, size)
-        if at > len(data):
+        first = data[at] if at < end else _LONG
+        size, name = (first >> 1, at + 1) if not first & _LONG else read_varlong(data, at, end)
+        at = name + size
+        first = data[at] if at < end else _LONG
+        length, at = (first >> 1, at + 1) if not first & _LONG else read_varlong(data, at, end)
+        if length > 0:
+            at += length
+        if size < 0 or at > end:
             raise Malformed("a header is longer than it says")
-        if not name.startswith(_OF_LETTERS):
+        if not data.startswith(_OF_LETTERS, name, name + size):
             kept.append(data[begin:at])
     return content._replace(headers=len(kept), header_bytes=b"".join(kept))
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, header
+from kproxy.protocol.varint import Malformed
 from kproxy.routes import redrive_pace
 from kproxy.routes.redrive_pace import ANY_NUMBER, RedrivePace
+from kproxy.routes.redriving import without_own
 from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows.queues import Queue
@@ -191,3 +193,17 @@ async def test_a_rate_is_kept_over_all_partitions(monkeypatch: pytest.MonkeyPatc
     now += 60
     pace.take(whole, 100)
     assert pace.left_s(whole) == 1, "but not with a minute"
+
+
+def test_headers_of_a_letter_are_taken_away_whatever_their_length() -> None:
+    names = ("a", "__dlq.errors.offset", "kproxy.dlq.lane", "kproxy.redriven", "n" * 300, "")
+    for length in (0, 1, 63, 64, 9000):
+        given = [header(name, "v" * length) for name in names]
+        kept = [header(name, "v" * length) for name in ("a", "n" * 300, "")]
+        content = Content(b"k", b"v", len(given), b"".join(given))
+        assert without_own(content) == Content(b"k", b"v", 3, b"".join(kept))
+        for end in range(0, len(content.header_bytes), 7):
+            with pytest.raises(Malformed):
+                without_own(content._replace(header_bytes=content.header_bytes[:end]))
+    none = b"\x02a\x01"  # without a value
+    assert without_own(Content(None, b"v", 1, none)) == Content(None, b"v", 1, none)
