@@ -38,7 +38,7 @@ LONG = (
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
     r"faults/test_interleaved.py.*\[kafka",
-    r"faults/test_(share_groups|redrives).py.*\[embedded",
+    r"faults/(test_share_groups|redrives/test_redrives).py.*\[embedded",
     r"observe/test_prometheus.py::test_(alerts|every_query).*\[kafka",
     # Frameworks: one application of each.
     r"frameworks/test_connect.py.*\[embedded",
@@ -87,7 +87,8 @@ DEAR = (
     r"handlers/long/", r"groups/test_big_share_groups.py", r"scale/",
     # Seeds behind the first ten, requests by thousands, and kills under load.
     r"simulation/.*from [1-9]", r"faults/test_(generated|fuzz).py", r"loop/test_garbage.py",
-    r"faults/test_(routes|redrives|delays|dead_letters|kill).py", r"shard/test_damage.py",
+    r"faults/test_(routes|delays|dead_letters|kill).py", r"faults/redrives/",
+    r"shard/test_damage.py",
     # Planted mistakes prove what the simulations see, not that the code is right.
     r"(simulation|shard)/.*mistake",
 )  # fmt: skip

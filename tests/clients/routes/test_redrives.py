@@ -87,7 +87,7 @@ def test_a_redrive_that_is_stopped_brings_nothing_more(site: Site, queue: str) -
     said(site, dead, "--to", queue, "--rate", "1/h")
     arrived(site.address, {queue: 1})
     assert said(site, dead, "--stop") == "stopped\n"
-    said(site, dead, "--to", queue, "--watch")  # what was stopped is taken anew, with all else
+    said(site, dead, "--to", queue, "--watch")  # it begins anew
     found = [one.value() for one in letters(site.address, queue, 1 + LETTERS)]
     assert found == [b"0", b"0", b"1", b"2", b"3"]
 

@@ -39,10 +39,10 @@ def test_each_letter_is_redriven_once_by_each_job(seeds: range) -> None:
 
 def test_enough_happens() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(2):
+    for seed in range(3):
         seen += run(seed).seen
     for name in ("taken", "void", "cut", "job", "cancelled", "changed", "once more"):
-        assert seen[name] > 5, seen
+        assert seen[name] > 2, seen
 
 
 Patch = pytest.MonkeyPatch
