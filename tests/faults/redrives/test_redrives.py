@@ -35,7 +35,7 @@ class Size(NamedTuple):
 
 
 SHORT = Size(1200, 6, "400/s", 2, 120)
-LONG = Size(1_000_000, 100, "", 10, 3000)
+LONG = Size(1_000_000, 100, "20000/s", 10, 3000)
 
 
 def fill(address: str, size: Size) -> None:
