@@ -124,7 +124,8 @@ def test_each_letter_is_redriven_once_and_in_order(servers: Servers, size: Size)
     step, landed, kills = size.letters // (2 * size.kills), 0, 0
     with closing(consumer(servers.address, "ends", reconnect_backoff_max_ms=200)) as reader:
         while landed < size.letters:
-            landed = eventually(partial(reached, reader, queues, landed + step), size.limit_s)
+            wanted = min(landed + step, size.letters)
+            landed = eventually(partial(reached, reader, queues, wanted), size.limit_s)
             if landed < size.letters:
                 servers.kill(rng)
                 servers.wait_ready()
