@@ -36,6 +36,7 @@ _COMMANDS = {
     "locate": ("kproxy.tools.locate:locate_command", "Print which worker has a queue."),
     "produce": ("kproxy.tools.records.produce:produce_command", "Write lines or files to a queue."),
     "queues": ("kproxy.tools.commands:queues_command", "List queues with records and bytes."),
+    "redrive": ("kproxy.tools.records.redrive:redrive_command", "Pass dead letters on once more."),
     "restore": ("kproxy.tools.backup:restore_command", "Make a data directory from a backup."),
     "serve": ("kproxy.serve_command:serve_command", "Serve queues to Kafka clients."),
     "top": ("kproxy.tools.top:top_command", "Show what workers do, live."),

@@ -261,12 +261,13 @@ FIXED: dict[str, str] = {
         delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
-        metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._NAME_MAX metadata.redrive_settings._JOB_MAX
         metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
         protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
         virtual.rows.routes.DEFINITIONS_MAX virtual.rows.routes.EPOCHS_MAX
+        routes.redriving._DIGITS_MAX
     """,
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS

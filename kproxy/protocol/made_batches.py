@@ -32,20 +32,18 @@ def content_of(record: bytes) -> Content:
     _, at = read_varlong(record, 0, end)
     _, at = read_varlong(record, at + 1, end)
     _, at = read_varlong(record, at, end)
-    key, at = _field(record, at, end)
-    value, at = _field(record, at, end)
-    headers, at = read_varlong(record, at, end)
+    return content_of_body(record, at)
+
+
+def content_of_body(body: bytes, at: int = 0) -> Content:
+    """Return the content of a record from its bytes from the key on. Raise Malformed."""
+    end = len(body)
+    key, at = _field(body, at, end)
+    value, at = _field(body, at, end)
+    headers, at = read_varlong(body, at, end)
     if headers < 0:
         raise Malformed(_TOO_LONG)
-    return Content(key, value, headers, record[at:])
-
-
-def content_of_body(body: bytes) -> Content:
-    """Return the content of a record from its bytes from the key on. Raise Malformed."""
-    return content_of(_NO_HEAD + body)
-
-
-_NO_HEAD = bytes(4)  # length, attributes, time, offset: none of them is looked at
+    return Content(key, value, headers, body[at:])
 
 
 def body_of(content: Content, more: Sequence[bytes]) -> bytes:

@@ -24,6 +24,8 @@ PAGE = 2000
 QUEUE, GROUP = 2, 32
 """The types of resources that have settings."""
 ROUTE_TO, ROUTE_FROM = "kproxy.route.to", "kproxy.route.from"
+REDRIVES = ""
+"""The place of redrives among routes by the queue that defines them."""
 
 Key = TypeVar("Key")
 Address = tuple[str, int]
@@ -344,11 +346,12 @@ class Client:
 
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
         """Return the states of routes out of a queue's partitions, by the queue that defines
-        each.
+        each; of its redrive: `REDRIVES`.
         """
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in chain.from_iterable(self._states(queue, "routes", nodes)):
-            found[one["queue"]].append(one)
+            of_redrive = one.get("redrive") is not None
+            found[REDRIVES if of_redrive else one["queue"]].append(one)
         return found
 
     def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.rows.idle import WITH_RECORDS, idle_ms_of
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
-from kproxy.virtual.rows.routes import ROUTES, decode_route
+from kproxy.virtual.rows.routes import ROUTES, landed_of
 from kproxy.virtual.rows.shares import DEAD_LETTERS, SHARE_PARTITIONS
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, PENDING_BY_PARTITION
 from kproxy.virtual.state import State
@@ -50,7 +50,7 @@ def _is_passed_on(state: State, key: PartitionKey, row: Partition) -> bool:
     if not row.any_routes:
         return True
     found = state.scan(*ROUTES.range(key))
-    return all(decode_route(data).landed >= row.next_offset for _, data in found)
+    return all(landed >= row.next_offset for landed in landed_of(found))
 
 
 def _is_committed_since(state: State, key: PartitionKey, since_ms: int) -> bool:
