@@ -134,9 +134,9 @@ async def test_a_cancellation_whose_answer_is_lost_is_told_as_one(
     put = append(worker, 9, ProduceRequest(None, -1, [Topic("q", [(0, keyed((b"k", b"v")))])]))
     assert put is not None
     client: Any = Losing(worker)
-    assert waiting_tool._cancelled(client, "q", "k")
+    assert waiting_tool.cancel_waiting(client, "q", b"k")
     assert client.answers == 2
-    assert not waiting_tool._cancelled(client, "q", "never")
+    assert not waiting_tool.cancel_waiting(client, "q", b"never")
 
 
 async def test_a_record_is_cancelled_where_too_many_wait() -> None:
