@@ -2,14 +2,23 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from click.testing import CliRunner
 
 from kproxy.cli import cli
 from kproxy.common.errors import CannotStart
 from kproxy.console.command import hosts
 from tests.harness import ROOT, free_port
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Forget what the command configures for its process, which is the tests' own here."""
+    yield
+    structlog.reset_defaults()
 
 
 def run(*arguments: str) -> CannotStart:
