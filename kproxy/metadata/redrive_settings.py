@@ -30,45 +30,29 @@ def read_target(text: str) -> tuple[str, str]:
     return "", prefix
 
 
-def _target(text: str) -> str:
-    read_target(text)
-    return text
-
-
-def _filter(text: str) -> str:
-    read_filter(text)
-    return text
-
-
-def _job(text: str) -> str:
+def _check_job(text: str) -> None:
     if len(text) > _JOB_MAX or not text.isprintable():
         raise ValueError(f"it must be a text of {_JOB_MAX} characters at most")
-    return text
-
-
-def _rate(value: str) -> str:
-    rate_of(value)
-    return value
 
 
 REDRIVE_SETTINGS = (
-    Setting(FILTER, STRING, "", sound(_filter),
+    Setting(FILTER, STRING, "", sound(read_filter),
             "Which records kproxy.redrive.to passes on, as kproxy.route.filter says it.",
             level=LIFE_FROM),
-    Setting(JOB, STRING, "", sound(_job),
+    Setting(JOB, STRING, "", sound(_check_job),
             "A name that tells a redrive from those before it: under another one all records are"
             " passed on that the queue has then.", level=LIFE_FROM),
     Setting(PAUSED, BOOLEAN, "false", boolean,
             "Whether kproxy.redrive.to waits.",
             field="redrive_paused", value=is_true, level=LIFE_FROM),
-    Setting(RATE, STRING, "", sound(_rate),
+    Setting(RATE, STRING, "", sound(rate_of),
             "How many records kproxy.redrive.to passes on in a time, as in 50/s, 600/m or 5/h;"
             " empty: as fast as it goes.",
             field="redrive_every_s", value=lambda text: rate_of(text)[0], level=LIFE_FROM),
     Setting(TIMES_MAX, LONG, TIMES_MAX_DEFAULT, whole(LONG, 1, 1_000_000),
             "How often a record may be redriven, as its header kproxy.redriven counts: one that"
             " dies again stays then.", level=LIFE_FROM),
-    Setting(TO, STRING, "", sound(_target),
+    Setting(TO, STRING, "", sound(read_target),
             "The queue that the records go to once more that are here when it is set; * for where"
             " each dead letter came from, orders-* for those from queues that begin so.",
             level=LIFE_FROM),
