@@ -393,9 +393,6 @@ class Connection(asyncio.BufferedProtocol):
             await self._drained
 
     def _check_here(self) -> None:
-        """Raise _Left if the connection was closed meanwhile.
-
-        The scope's end does not reach `run` if the awaited result came in the same turn.
-        """
+        """Raise _Left if it was closed: the scope does not reach what was awaited just now."""
         if self._pipeline.closed:
             raise _Left
