@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from kproxy.console.app import ACTIONS
 from kproxy.tools.records.send import _murmur2, partition_of
+from tests.clients.transactions.calls import transactional
 from tests.console.serving import WAIT_S, Browser, Shown, console
 from tests.console.test_groups import commit
 from tests.console.test_pages import admin, fill, make
@@ -129,15 +130,7 @@ def test_an_open_transaction_is_aborted_and_its_producer_fenced(
     browser: Browser, admin: AdminClient, server: Served, queue: str
 ) -> None:
     make(admin, queue)
-    producer = Producer(
-        {
-            "bootstrap.servers": server.address,
-            "log_level": 0,
-            "transactional.id": queue,
-            "transaction.timeout.ms": 800_000,
-        }
-    )
-    producer.init_transactions(WAIT_S)
+    producer = transactional(server.address, queue, **{"transaction.timeout.ms": 800_000})
     producer.begin_transaction()
     producer.produce(queue, b"never-seen", partition=0)
     assert producer.flush(WAIT_S) == 0

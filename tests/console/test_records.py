@@ -10,6 +10,7 @@ pytest.importorskip("starlette")
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from tests.clients.transactions.calls import transactional
 from tests.console.serving import WAIT_S, Browser, console
 from tests.console.test_pages import admin, make
 from tests.harness import Served
@@ -101,15 +102,7 @@ def test_only_committed_records_are_shown(
     browser: Browser, admin: AdminClient, server: Served, queue: str
 ) -> None:
     make(admin, queue)
-    producer = Producer(
-        {
-            "bootstrap.servers": server.address,
-            "log_level": 0,
-            "transactional.id": queue,
-            "transaction.timeout.ms": 800_000,
-        }
-    )
-    producer.init_transactions(WAIT_S)
+    producer = transactional(server.address, queue, **{"transaction.timeout.ms": 800_000})
     for value in (b"first-committed", b"then-aborted", b"last-committed"):
         producer.begin_transaction()
         producer.produce(queue, value, partition=0)

@@ -11,12 +11,12 @@ from kproxy.routes import redriving
 from kproxy.routes.passage import Passage, Step
 from kproxy.virtual.folds import redrives
 from kproxy.virtual.folds import routes as route_fold
-from kproxy.virtual.folds.route_definitions import Definitions
 from kproxy.virtual.folds.routes import RouteFold
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.routes import Epoch, Landed, Route
 from tests.simulation.redrives.world import RedriveWorld
 from tests.simulation.routes.dead_letters import lived
+from tests.simulation.routes.mistakes import ended_route_begins_anew
 from tests.simulation.routes.test_routes import make_small
 from tests.simulation.seeds import named, see, seeds
 
@@ -87,19 +87,6 @@ def _its_row_goes_when_it_is_over(patch: Patch) -> None:
     patch.setattr(route_fold, "is_redrive", lambda definer: False)
 
 
-def _one_that_is_over_begins_anew(patch: Patch) -> None:
-    define = Definitions.define
-
-    def forgetful(self: Definitions, asked: Any) -> Any:
-        known = self._definitions(asked.source)
-        before = next((one for one in known if one.definer == asked.definer), None)
-        if before is not None and not before.spec and before.as_of < asked.as_of:
-            self._put_definitions(asked.source, [one for one in known if one is not before])
-        return define(self, asked)
-
-    patch.setattr(Definitions, "define", forgetful)
-
-
 def _nothing_is_void(patch: Patch) -> None:
     patch.setattr(Landed, "has", lambda self, through, part: False)
 
@@ -126,7 +113,7 @@ MISTAKES: dict[str, tuple[Callable[[Patch], None], int]] = {
     "a change is of what is cut next": (_a_change_is_of_what_is_cut_next, 20),
     "a cancelled one goes on": (_a_cancelled_one_goes_on, 10),
     "its row goes when it is over": (_its_row_goes_when_it_is_over, 10),
-    "one that is over begins anew": (_one_that_is_over_begins_anew, 20),
+    "one that is over begins anew": (ended_route_begins_anew, 20),
     "nothing is void": (_nothing_is_void, 5),
     "a new owner does not ship again": (_a_new_owner_does_not_ship_again, 10),
     "the letter's headers stay": (_the_letters_headers_stay, 2),

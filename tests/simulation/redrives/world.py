@@ -21,10 +21,8 @@ from kproxy.virtual.partitioner import shard_of
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.routes import Route, decode_route, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
-from tests.fakes import MemoryShard
 from tests.present import present
-from tests.simulation.owners import OwnedWorld
-from tests.simulation.routes.dead_letters import SHARDS, Queues, headers_of
+from tests.simulation.routes.dead_letters import SHARDS, headers_of
 from tests.simulation.routes.world import PARTITIONS, RouteWorld, queues_of
 from tests.wire import TODAY_MS
 
@@ -101,16 +99,10 @@ def runs_of(offsets: list[int]) -> int:
 class RedriveWorld(RouteWorld):
     """The logs of both shards, the owners of one, the letters, and the jobs."""
 
+    entrances = ()
+
     def __init__(self, seed: int) -> None:
-        OwnedWorld.__init__(self, seed)
-        self.here = MemoryShard(0, SHARDS, shared=True)
-        self.elsewhere = MemoryShard(1, SHARDS, shared=True)
-        self.queues = Queues()
-        self.numbers = itertools.count(1)
-        self.clock_ms = itertools.count(1_700_000_000_000)
-        self.gone, self.archive = set(), []
-        self.trimmed: Counter[PartitionKey] = Counter()
-        self.seen: Counter[str] = Counter()
+        super().__init__(seed)
         self.letters_in: list[Letter] = []
         self.jobs: dict[tuple[PartitionKey, str], Job] = {}
         self.names = itertools.count(1)
