@@ -15,7 +15,7 @@ LABEL org.opencontainers.image.title="kproxy" \
       org.opencontainers.image.revision="$REVISION"
 COPY pyproject.toml constraints.txt README.md LICENSE pyspark_kproxy.py ./
 COPY kproxy kproxy
-RUN pip install -q --no-cache-dir -c constraints.txt .
+RUN pip install -q --no-cache-dir -c constraints.txt ".[console]"
 USER kproxy
 VOLUME /data
 # Kafka's protocol; metrics and health. Nothing is written but to /data: --read-only works.

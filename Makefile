@@ -83,7 +83,7 @@ format: $(VENV)/.check
 
 # What spark_examples need.
 spark: $(VENV)/.run spark-jars
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[spark]"
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[console,spark]"
 
 kafka-libs: .tools/kafka-libs/.done
 spark-jars: .tools/spark-jars/.done
@@ -107,16 +107,16 @@ $(VENV)/.made:
 	touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[console]'
 	touch $@
 
 $(VENV)/.check: $(VENV)/.run
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,console]'
 	touch $@
 
 # All at once: an installation of each part would build kproxy anew.
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,spark,outbox]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,console,spark,outbox]'
 	touch $(VENV)/.run $(VENV)/.check $@
 
 clean:

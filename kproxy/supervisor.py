@@ -1,7 +1,8 @@
 """`--workers N`: one process per worker, each on a port and a directory of its own.
 
 The workers know each other through the cluster. The supervisor restarts a worker that dies. A
-worker that refuses to start ends them all, because the others would refuse as well. Each worker's
+worker that refuses its first start ends them all, because the others would refuse as well; one that
+has served is tried again, because the others serve on. Each worker's
 standard input is a pipe from the supervisor: when the supervisor is killed, the workers see its
 end and stop.
 """
@@ -137,14 +138,15 @@ class Supervisor:
                 process.send_signal(number)
 
     async def _keep(self, index: int) -> None:
-        wait_s = _RESTART_S
+        wait_s, has_served = _RESTART_S, False
         while not self._stopping.is_set():
             began = anyio.current_time()
             status = await self._run_once(index)
             steady = anyio.current_time() - began > _STEADY_S
+            has_served = has_served or steady
             if self._stopping.is_set():
                 return
-            if status in (1, 2) and not steady:
+            if status in (1, 2) and not has_served:
                 self._refused = status
                 self._stop_all()
                 return

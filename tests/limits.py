@@ -83,7 +83,7 @@ TINY: dict[str, int] = {
     "delays.delays._REMEMBERED_MAX": 2,
     "delays.delivery.BATCHES_AT_ONCE": 2,
     "delays.looker._PARTITIONS_AT_ONCE": 1,
-    "delays.looker._PASSED_MAX": 2,
+    "delays.looker._NOTED_MAX": 2,
     "delays.splitting._BLAMED_MAX": 1,
     "delays.splitting._FEWER": 2,
     "delays.splitting.GROUPS_MAX": 4,
@@ -143,8 +143,11 @@ TINY: dict[str, int] = {
     "shares.dead_letter_sender._HELD_MAX": 4,
     "shares.dead_letter_sender._LOT": 2,
     "shares.dead_letter_sender._SETTLED_MAX": 1,
+    "shares.lanes.index.PASSES_MAX": 3,
     "shares.lanes.records._CLEANED_MAX": 2,
+    "shares.lanes.records._LINKED_MAX": 2,
     "shares.lanes.lane_window._HOLE_MAX": 4,
+    "shares.lanes.lane_window._RUNS_MAX": 2,
     "shares.lanes.lane_window._TAKEN_MAX": 40,
     "shares.lanes.batch_ends._RECORDS_MIN": 2,
     "shares.lanes.reading._JOINED_MAX": 2,
@@ -152,6 +155,7 @@ TINY: dict[str, int] = {
     "shares.lanes.records._EXPIRED_MAX": 2,
     "shares.lanes.share_lanes._AT_ONCE": 2,
     "shares.lanes.share_lanes._BATCHES_MAX": 2,
+    "shares.lanes.share_lanes._HELD_AT_ONCE": 2,
     "shares.lanes.share_lanes._RECORDS_MAX": 4,
     "shares.poll._FOUND_MAX": 2,
     "shares.sessions._AT_ONCE": 1,
@@ -159,6 +163,7 @@ TINY: dict[str, int] = {
     "shares.share_partition._LOOKED_AT_MAX": 2,
     "shares.share_partitions._COST_MAX": 2,
     "shares.window._GAP_MAX": 4,
+    "shares.window._RESUMED_MAX": 2,
     "store.rocks._BEHIND_MAX": 2,
     "transactions.coordinator._BEGUN_MAX": 2,
     "transactions.coordinator._DRIVEN_MAX": 1,
@@ -213,6 +218,7 @@ FIXED: dict[str, str] = {
         handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
         handlers.access.users._NAMES_AT_ONCE
         handlers.access.users._AT_ONCE loop.garbage._STEPS_MAX observe.http_thread.CONNECTIONS_MAX
+        observe.http_thread.UNREAD_MAX observe.http_thread._HEAD_LINES_MAX
         observe.http_thread.PAGES_MAX observe.http_thread._PARTS observe.selected._LOT
         observe.top_page._PARTITIONS_MAX protocol.codecs._BLOCKS_MAX
         protocol.responses._CACHED_PARTITIONS_MAX
@@ -223,13 +229,17 @@ FIXED: dict[str, str] = {
         server.audit._CODES_AT_ONCE server.large_requests.ELEMENTS_AT_ONCE
         server.large_requests.PRODUCE_ELEMENTS server.large_requests.ANSWER_WEIGHT
         server.login_connection._ELEMENTS_MAX server.user_commands._AT_ONCE
-        delays.schedules._PARSED_MAX delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
+        delays.schedules._PARSED_MAX delays.schedules._PASSED_MAX
+        delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
         tools.records.waiting._LIMIT
+        console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
+        console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
+        tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
-        shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
+        shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
         virtual.folds.idle._LOOKED_AT_MAX
         shard.producer_expiry._PARTITIONS_AT_ONCE shares.sessions.PER_CONNECTION_MAX
-        tools.administration._BATCH tools.client._PAGE tools.records.consume._AT_ONCE
+        tools.administration._BATCH tools.client.PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
         tools.records.produce._POLL_EVERY worker.worker._SECURED_AT_ONCE
         spark.columns._UNPACKED_MAX spark.planning._NAMES_AT_ONCE spark.reading._AT_ONCE
@@ -242,19 +252,24 @@ FIXED: dict[str, str] = {
         common.logs._ITEMS_MAX common.logs._TRACE_MAX common.logs._KEYS_MAX
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
-        tools.commands._LIMIT
+        tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
+        console.access._SHOWN_MAX console.transactions._SHOWN_MAX console.groups._SHOWN_MAX
+        console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
+        console.forms._FIELDS_MAX console.pages._TEXT_MAX console.changes._VALUE_MAX
+        console.sending._FORM_CHARACTERS_MAX
         config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
         delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX
         handlers.topics.operations._PARTITIONS_MAX metadata.group_settings._VALUE_MAX
         metadata.group_values.BACKOFFS_MAX metadata.queue_settings.VALUE_MAX
-        metadata.lane_settings._NAME_MAX
+        metadata.lane_settings._NAME_MAX metadata.redrive_settings._JOB_MAX
         metadata.lane_settings._RATE_MAX metadata.lane_settings._WEIGHT_MAX
         metadata.route_settings.ENTRANCE_PARTITIONS_MAX metadata.routing.TEXT_MAX
         metadata.routing.CONFIGS_MAX metadata.routing._PARTS_MAX protocol.codec._HEADER_TAGS_MAX
         protocol.codec.ELEMENTS_MAX routes.cutting.RECORD_MAX shares.window.WINDOW_MAX
         virtual.rows.routes.DEFINITIONS_MAX virtual.rows.routes.EPOCHS_MAX
+        routes.redriving._DIGITS_MAX
     """,
     "Not a bound: a share, a step of a counter, or a name for something else.": """
         common.counters.TIMED_EVERY groups.model.assigned_group._ROWS
@@ -265,7 +280,7 @@ FIXED: dict[str, str] = {
         shares.share_partitions._READERS virtual.commands.queues._ROWS
     """,
     "The protocol, a format on disk or an operating system says so.": """
-        cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
+        cluster.lost_end._OFFSETS_END cluster.lost_end._OFFSETS_MAX fetching.sessions.EPOCH_MAX
         groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX

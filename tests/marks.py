@@ -30,14 +30,23 @@ LONG = (
     r"clients/security/test_security.py::test_(kafka_python|aiokafka)\[on Kafka",
     r"clients/security/test_security.py::test_librdkafka_logs_in_again.*\[on Kafka",
     r"clients/routes/test_routes.py::test_an_entrance_that_keeps_nothing\[kafka",
+    r"clients/routes/test_redrives.py.*\[kafka",
     r"clients/routes/test_routes.py::test_so_many_queues_and_no_more\[kafka",
     r"on_kafka/test_groups.py::test_the_coordinator_is_killed.*\[(librdkafka-consumer|java)\]",
     r"examples/.*\[at-least-once",
+    # A process of its own; others serve the same application from a thread. Codecs and mechanisms
+    # have tests of their own.
+    r"console/test_records.py::test_packed",
+    r"console/test_pages.py::test_queue_of_many",
+    r"console/test_groups.py::test_members.*\[classic",
+    r"console/test_changes.py::test_a_record_is_copied",
+    r"console/test_login.py::test_each_mechanism.*\[(?!SCRAM-SHA-512)",
+    r"console/test_command.py::test_the_command_serves",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
     r"faults/test_interleaved.py.*\[kafka",
-    r"faults/test_share_groups.py.*\[embedded",
+    r"faults/(test_share_groups|redrives/test_redrives).py.*\[embedded",
     r"observe/test_prometheus.py::test_(alerts|every_query).*\[kafka",
     # Frameworks: one application of each.
     r"frameworks/test_connect.py.*\[embedded",
@@ -57,6 +66,8 @@ LONG = (
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",
     # A coordinator's rules, which do not depend on where its log is.
     r"kafka/groups/test_streams_groups_like_kafka.py::test_(?!internal).*\[kafka",
+    # Mistakes that only some of the seeds show.
+    r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )
@@ -87,7 +98,8 @@ DEAR = (
     r"handlers/long/", r"groups/test_big_share_groups.py", r"scale/",
     # Seeds behind the first ten, requests by thousands, and kills under load.
     r"simulation/.*from [1-9]", r"faults/test_(generated|fuzz).py", r"loop/test_garbage.py",
-    r"faults/test_(routes|delays|dead_letters|kill).py", r"shard/test_damage.py",
+    r"faults/test_(routes|delays|dead_letters|kill).py", r"faults/redrives/",
+    r"shard/test_damage.py",
     # Planted mistakes prove what the simulations see, not that the code is right.
     r"(simulation|shard)/.*mistake",
 )  # fmt: skip

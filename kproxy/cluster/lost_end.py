@@ -8,14 +8,19 @@ A local copy that had folded the lost part shows its content. The owner
 3. makes its copy again, and folds the log, before anybody is served;
 4. gives each queue partition an empty batch over the offsets that are lost: no offset is given
    twice, so a consumer that has read them goes on behind them, and so does a route;
-5. appends again what other shards had told this one. They believe that it knows, and whatever they
+5. appends again what the log took at such offsets before its owner knew, where a repetition of it
+   is to be answered as one: a consumer that is behind them would never see it;
+6. appends again what other shards had told this one. They believe that it knows, and whatever they
    tell has no effect the second time.
 
-Envelopes that the log took at lost offsets before its owner knew stay where they are.
+Other envelopes that the log took at lost offsets before its owner knew stay where they are: of a
+producer without a sequence, who was refused and sends again, of transactions, routes and dead
+letters.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -24,11 +29,17 @@ from kproxy.cluster.log_prefix import frames_from, mark, probe
 from kproxy.cluster.services import ShardServices
 from kproxy.common.errors import Code, KafkaError
 from kproxy.log.base import Ticket
-from kproxy.protocol.batch import empty_batch
+from kproxy.loop.pace import Pace
+from kproxy.loop.threads import on_disk
+from kproxy.protocol.batch import empty_batch, read_header
+from kproxy.protocol.made_batches import of_producer
 from kproxy.shard.shard import Shard
+from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
+from kproxy.virtual.commands.records import Compact
 from kproxy.virtual.commands.restore import Restored
 from kproxy.virtual.folds.carried import carried
+from kproxy.virtual.levels import COMPACTION_FROM
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows.queues import HIDDEN, name_key
 from kproxy.virtual.state import State
@@ -43,7 +54,9 @@ _TOLD = frozenset(
     (Kind.ASSIGN_PARTITIONS, Kind.ROUTE, Kind.BEGIN, Kind.MARKER, Kind.SHIP, Kind.FORWARD)
 )
 """The kinds of commands that other shards believe to be known once they are durable."""
+_GIVEN_AGAIN = frozenset((Kind.APPEND, Kind.APPEND_IF, Kind.DUE))
 _TOLD_BYTES_MAX = 64 << 20
+_OFFSETS_END = 1 << 62
 _OFFSETS_MAX = (1 << 31) - 1  # a batch's last offset delta is an int32
 
 
@@ -64,22 +77,28 @@ class LostEnd:
     """The number of commands of others that are too many to be kept."""
     said: set[PartitionKey] = field(default_factory=set)
     """Partitions whose loss the operator knows of."""
+    room: int = field(default_factory=lambda: _TOLD_BYTES_MAX)
+
+    def note_told(self, envelope: Envelope) -> None:
+        """Keep what another shard has told this one, as far as there is room."""
+        if envelope.kind not in _TOLD:
+            return
+        self.room -= len(envelope.body)
+        if self.room >= 0:
+            self.told.append(envelope)
+        else:
+            self.untold += 1
 
 
 def look(shard: Shard, start: int, end: int) -> tuple[LostEnd, list[dict[str, object]]]:
     """Return what of a copy is not in the log any more, and the records among it. Blocks."""
-    lost = LostEnd(start, end)
-    state, room = shard.state, _TOLD_BYTES_MAX
+    lost, state = LostEnd(start, end), shard.state
     keys: dict[PartitionKey, None] = {}
     for log_offset, envelope, location, _ in frames_from(shard.segments, start):
         if log_offset >= end:
             break
         keys |= dict.fromkeys(key for key, *_ in carried(state, log_offset, envelope, location))
-        if envelope.kind in _TOLD:
-            if (room := room - len(envelope.body)) >= 0:
-                lost.told.append(envelope)
-            else:
-                lost.untold += 1
+        lost.note_told(envelope)
     said = []
     for key in keys:
         row = state.partition(key)
@@ -172,6 +191,7 @@ async def make_up(shard: Shard, lost: LostEnd) -> None:
     gaps = _gaps(shard.state, lost)
     while some := list(islice(gaps, _AT_ONCE)):
         await _durable(shard.append(some))
+    await _give_again(shard, lost)
     for one in lost.told:
         await _durable(shard.append([one]))
 
@@ -184,6 +204,51 @@ def _gaps(state: State, lost: LostEnd) -> Iterator[Envelope]:
             offsets = min(missing, _OFFSETS_MAX)
             yield Envelope(Kind.APPEND, *key, body=empty_batch(offsets))
             missing -= offsets
+
+
+async def _give_again(shard: Shard, lost: LostEnd) -> None:
+    """Append once more what nobody who is behind the lost offsets would see, and take it there."""
+    if not lost.ends or not shard.level.reaches(COMPACTION_FROM):
+        return
+    pace = Pace()
+    for key, kinds in (await on_disk(partial(_taken, shard.segments, lost))).items():
+        await pace.step()
+        first = shard.state.first_batch(key, lambda batch: batch.log_offset >= lost.start)
+        if first is None:
+            continue
+        for last_offset, batch in shard.state.batches(key, first[0], _OFFSETS_END):
+            if last_offset - batch.last_delta >= lost.ends[key]:
+                break
+            if batch.log_offset in kinds:
+                read = partial(shard.segments.batch, batch.segment, batch.position, batch.length)
+                again = _again(kinds[batch.log_offset], bytes(await on_disk(read) or b""))
+                if again:
+                    gone = Compact(*key, [(last_offset, batch.generation)]).envelope()
+                    await _durable(shard.append([Envelope(Kind.APPEND, *key, body=again), gone]))
+
+
+def _taken(segments: Segments, lost: LostEnd) -> dict[PartitionKey, dict[int, int]]:
+    """Return the kinds of envelopes by their partitions, which have lost something, and their log
+    offsets, of those taken before anybody knew.
+
+    Behind a claim another owner served: what it has answered stays. Blocks.
+    """
+    found: dict[PartitionKey, dict[int, int]] = {}
+    for log_offset, envelope, *_ in frames_from(segments, lost.start):
+        if log_offset >= lost.end or envelope.kind == Kind.CLAIM:
+            break
+        key = envelope.queue_id, envelope.partition
+        if envelope.kind in _GIVEN_AGAIN and key in lost.ends:
+            found.setdefault(key, {})[log_offset] = envelope.kind
+    return found
+
+
+def _again(kind: int, batch: bytes) -> bytes:
+    """Return a batch to append once more, without a sequence; empty: it stays where it is."""
+    header = read_header(batch)
+    if header.is_transactional or (header.producer_id < 0 and kind != Kind.DUE):
+        return b""
+    return of_producer(batch, -1, -1, -1)
 
 
 async def _durable(ticket: Ticket) -> list[Outcome]:

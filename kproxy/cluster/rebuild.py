@@ -37,6 +37,7 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
 from kproxy.log.weight import weight
 from kproxy.loop.allocator import give_back
+from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import Pace
 from kproxy.loop.threads import Stop, on_disk, stoppable
 from kproxy.shard.shard import Shard
@@ -107,6 +108,7 @@ class _Below(LogListenerBase):
     ) -> None:  # fmt: skip
         self._shard = shard
         self._lost = range(0) if lost is None else range(lost.start, lost.end)
+        self._note_told = nothing if lost is None else lost.note_told
         self.marked = as_of  # from where on a mark says that the log was lost
         self.rolled_back: dict[PartitionKey, tuple[int, int]] | None = None if lost is None else {}
         self.next_offset = start
@@ -149,6 +151,7 @@ class _Below(LogListenerBase):
         for (log_offset, envelope), place in zip(records, places, strict=True):
             if log_offset in self._lost:
                 self._reindex.void(log_offset, envelope)
+                self._note_told(envelope)
             else:
                 self._reindex.apply(log_offset, envelope, place)
             if envelope.kind == Kind.FOREIGN:

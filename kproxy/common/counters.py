@@ -200,6 +200,9 @@ class Counters:
         " aborted",
     )
     routed: int = _total("records that were passed on to other queues, unroutable ones among them")
+    redriven: int = _total(
+        "records that redrives have passed on once more; `kproxy_routed_total` counts them, too"
+    )
     route_passed_over: int = _total(
         "records that a route could not look at, that no log takes, or that have no key where the"
         " filter's queue is compacted: the event route_passed_over says which"

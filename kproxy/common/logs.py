@@ -44,6 +44,8 @@ def configure(level: str, style: str, worker: str | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    # Its warnings are of what peers do, a line for each write after an end: no bound holds them.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     if worker is not None:
         structlog.contextvars.bind_contextvars(worker=worker)
 

@@ -228,6 +228,11 @@ class ResponseBudget(Pace):
         self._made = self._held = 0
 
     @property
+    def counted(self) -> int:
+        """The bytes that its parts were counted with."""
+        return self._held + self._made
+
+    @property
     def long(self) -> bool:
         """Whether what was made is worth another thread's while."""
         return self._held > 0

@@ -41,13 +41,17 @@ class Plan(NamedTuple):
         return sum(batch.length for _, batch in self.batches)
 
 
-def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0) -> Plan:
+def plan(
+    shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int = 0,
+    most: int | None = None,
+) -> Plan:  # fmt: skip
     """Return what is due of a partition of which nothing waits that was due before `from_ms`.
 
-    Nor just then, before the offset `passed`.
+    Nor just then, before the offset `passed`. `most`: batches; None: as many as usual.
     """
     found: list[tuple[int, Batch]] = []
     size, aside = 0, hidden(key)
+    most = BATCHES_AT_ONCE if most is None else most
     for row_key, _ in shard.state.kv.walk(*waiting_range(key, from_ms, passed)):
         due_ms, last_offset = WAITING_BATCHES.parts(row_key)[1:]
         if due_ms > now_ms:
@@ -56,7 +60,7 @@ def plan(shard: Shard, key: PartitionKey, from_ms: int, now_ms: int, passed: int
         if batch is None:
             continue  # its queue is gone, and is being swept
         size += batch.length
-        if found and (size > BYTES_AT_ONCE or len(found) >= BATCHES_AT_ONCE):
+        if found and (size > BYTES_AT_ONCE or len(found) >= most):
             return Plan(key, found, due_ms)
         found.append((last_offset, batch))
     return Plan(key, found, now_ms)

@@ -5,12 +5,14 @@ there, or earlier; the fold files a partition whose next is earlier than that, a
 
 A turn takes some partitions that are due, and one DUE for each of them. The next turn begins once
 these are durable: so what waits for a partition is appended in its order, and is sent again only
-where nobody knows what became of it. One of the two is void then.
+where nobody knows what became of it. One of the two is void then. A DUE is void, too, where a batch
+of it was replaced or cancelled meanwhile: the next one of its partition has half as many, so that
+who replaces records all the time holds up no others.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import structlog
@@ -19,8 +21,10 @@ from anyio.lowlevel import checkpoint
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.config.server import Config
+from kproxy.delays import delivery
 from kproxy.delays.delivery import READ_BYTES, Aside, Plan, make, plan
 from kproxy.loop.clock import Clock
+from kproxy.loop.pace import Pace
 from kproxy.metadata.queue_settings import DEFAULTS, QueueSettings, settings_of
 from kproxy.shard.due_index import DueIndexScanner
 from kproxy.shard.per_shard import Claim
@@ -35,6 +39,7 @@ from kproxy.virtual.schema import decode_count, encode_count
 from kproxy.virtual.types import PartitionKey, QueueId
 
 _log = structlog.get_logger()
+Note = TypeVar("Note")
 
 _PARTITIONS_AT_ONCE = 200
 _PAUSE_S = 0.02
@@ -45,7 +50,7 @@ _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
 _SET_ASIDE_PAUSE_S = 0.1
 """The pause between turns while a partition is set aside: it is due, and the others go on."""
 _FRAME_BYTES = 70_000
-_PASSED_MAX = 1000
+_NOTED_MAX = 1000  # partitions
 _AT_ONCE_BYTES = 32 << 10
 """The bytes of batches in the page cache that are made on the loop, in a millisecond."""
 _NEVER_MS = 1 << 64
@@ -87,6 +92,8 @@ class Looker(DueIndexScanner):
         self._passed: dict[PartitionKey, tuple[int, int]] = {}
         """A time, and the offset before which nothing is left of what was due just then: RocksDB
         would step over all that was."""
+        self._at_once: dict[PartitionKey, int] = {}
+        """The most batches in the next DUE, of partitions where one was void lately."""
         self.next_ms: int | None = None
         """The time before which nothing is due; None: nothing waits."""
         shard.on_delayed = self._tell
@@ -132,8 +139,9 @@ class Looker(DueIndexScanner):
         due, more = self._next_due(DELAYS_DUE.key(now_ms + 1, _FIRST), _AFTER)
         stale: set[bytes] = set()
         found: list[tuple[bytes, int, Plan]] = []
-        size = 0
+        size, pace = 0, Pace()
         for key in due:
+            await pace.step()
             from_ms, partition = DELAYS_DUE.parts(key)
             entry = self._shard.kv.get(DELAY_ENTRIES.key(partition))
             if entry is None or decode_count(entry) != from_ms:
@@ -144,7 +152,8 @@ class Looker(DueIndexScanner):
                 self._leave(key)
             elif size < READ_BYTES:
                 passed = self._passed_by(partition, from_ms)
-                planned = plan(self._shard, partition, from_ms, now_ms, passed)
+                most = self._at_once.get(partition)
+                planned = plan(self._shard, partition, from_ms, now_ms, passed, most)
                 found.append((key, from_ms, planned))
                 size += planned.size
             else:
@@ -208,10 +217,7 @@ class Looker(DueIndexScanner):
             for last_offset, batch in planned.batches[:delivered]
             if batch.max_time_ms == first_ms
         )
-        self._passed.pop(planned.key, None)
-        if len(self._passed) >= _PASSED_MAX:
-            del self._passed[next(iter(self._passed))]
-        self._passed[planned.key] = first_ms, passed
+        _note(self._passed, planned.key, (first_ms, passed))
 
     async def _deliver(self, plans: list[Plan]) -> set[PartitionKey]:
         """Deliver plans; return the partitions of which the due records cannot be read, or taken.
@@ -233,7 +239,9 @@ class Looker(DueIndexScanner):
         for planned, _ in sent:  # some may be there though the last was not taken
             if self._means.settings(planned.key[0]).compacted:
                 self._shard.note_uncompacted(planned.key)
+        pace = Pace()
         for (planned, envelope), outcome in zip(sent, outcomes, strict=True):
+            await pace.step()
             if outcome.code == Code.MESSAGE_TOO_LARGE:  # the log takes less than what was made
                 failed.add(planned.key)
                 reason = outcome.message or "too large for the log"
@@ -241,8 +249,16 @@ class Looker(DueIndexScanner):
                 continue
             if outcome.code not in _SETTLED:
                 raise KafkaError(outcome.code)
-            if outcome.code == Code.NONE and outcome.number >= 0:
-                self._note_passed(planned, len(Due.decode(envelope).removed))
+            usual = delivery.BATCHES_AT_ONCE
+            most = self._at_once.pop(planned.key, usual)
+            if outcome.code != Code.NONE:
+                continue
+            removed = len(Due.decode(envelope).removed)
+            if outcome.number >= 0:
+                self._note_passed(planned, removed)
+            most = 2 * most if outcome.number >= 0 else max(1, removed // 2)
+            if most < usual:
+                _note(self._at_once, planned.key, most)
         return failed
 
     async def _made(self, plans: list[Plan]) -> list[Envelope | str]:
@@ -260,6 +276,14 @@ class Looker(DueIndexScanner):
             return await to_thread.run_sync(
                 make, shard.segments, plans, now_ms, look_ms, means.most, limiter=means.readers
             )
+
+
+def _note(known: dict[PartitionKey, Note], partition: PartitionKey, value: Note) -> None:
+    """Note something of a partition; the one that was noted first makes room."""
+    known.pop(partition, None)
+    if len(known) >= _NOTED_MAX:
+        del known[next(iter(known))]
+    known[partition] = value
 
 
 _FIRST: PartitionKey = (QueueId(bytes(16)), 0)

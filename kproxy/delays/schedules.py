@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,6 +25,7 @@ EVERY_MS_LEAST = 1000
 _EVERY_MS_MAX = 36_525 * 24 * 3600 * 1000
 _LINE_MAX = 200
 _PARSED_MAX = 1000
+_PASSED_MAX = 2 * 3600 + 1  # times in an hour that comes twice, of a line with seconds
 _NUMBER = re.compile(r"\d{1,13}")
 _NAME = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
 
@@ -42,9 +44,11 @@ class Schedule(NamedTuple):
             return due_ms + (missed + 1) * self.every_ms
         from cronsim import CronSim  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        begin = datetime.fromtimestamp(max(due_ms, now_ms) // 1000, UTC)
-        found = next(CronSim(self.line, begin.astimezone(_zone(self.zone))), None)
-        return None if found is None else int(found.timestamp()) * 1000
+        behind_ms = max(due_ms, now_ms)
+        begin = datetime.fromtimestamp(behind_ms // 1000, UTC).astimezone(_zone(self.zone))
+        times = (int(one.timestamp()) * 1000 for one in CronSim(self.line, begin))
+        # In an hour that comes twice times of its first turn come first, which have passed.
+        return next((one for one in islice(times, _PASSED_MAX) if one > behind_ms), None)
 
 
 @lru_cache(_PARSED_MAX)

@@ -166,11 +166,15 @@ def _dues(found: Sequence[bytes], delay: DelaySettings, now_ms: int) -> list[int
     read: dict[bytes, int | str | None] = {}  # many say the same
     dues: list[int] = []
     blamed: list[tuple[int, str]] = []
-    other, said = now_ms + delay.fixed_ms, False
+    other, said, schedules = now_ms + delay.fixed_ms, False, 0
     for number, some in enumerate(found):
         try:
             due = read[some]
         except KeyError:
+            schedules += EVERY in some or CRON in some
+            if schedules > BATCHES_MAX:
+                told = f"a batch may have at most {BATCHES_MAX} schedules"
+                raise BadBatch(Code.MESSAGE_TOO_LARGE, told) from None
             due = read[some] = _due(some, delay, now_ms)
             said = said or due is not None
         if due is None:

@@ -107,6 +107,11 @@ class FetchContext:
             if self._watching and not self._ended:
                 shard.watchers.add(key, self)
 
+    @property
+    def watching(self) -> bool:
+        """Whether it is told of changes: what it found empty is not to be looked at again."""
+        return self._watching
+
     async def watch(self, pace: Pace, rested: bool = False) -> bool:
         """Watch for changes from now on; return whether something may have changed before unseen.
 

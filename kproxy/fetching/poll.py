@@ -107,17 +107,22 @@ class Poll:
         """Poll and return the partitions' parts of the answer."""
         limits, context, source = self._limits, self._context, self._source
         context.polled_until = deadline = anyio.current_time() + limits.max_wait_s
-        caught_up = False
+        caught_up = rested = False
+        if not limits.full and not context.watching:  # the polls before found enough at once
+            await context.watch(self._pace)
+            context.look_at_all()
         while True:
             # No await between this and the reading, but where what was found is pinned before it.
             await source.answer_memory.wait_for_room()
             changed = context.expect_change()
             seen = await self._round()
             if seen.ahead and not caught_up:
-                caught_up = True
+                caught_up = rested = True
                 await _catch_up(seen.ahead)
                 continue
+            rested = rested or seen.rested
             if seen.searching and not source.stopping:
+                rested = True
                 await self._pace.rest()
                 continue
             enough = seen.size >= limits.min_bytes or seen.failed
@@ -125,7 +130,7 @@ class Poll:
                 return self._answer(seen)
             if (left := deadline - anyio.current_time()) <= 0 or not context.partitions:
                 return self._answer(seen)
-            if await context.watch(self._pace, seen.rested):
+            if await context.watch(self._pace, rested):
                 context.look_at_all()
                 continue
             next_request.wake(changed)

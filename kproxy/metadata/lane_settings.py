@@ -58,6 +58,10 @@ class LaneRules(NamedTuple):
     share: float = 0.0
     holds: bool = False
 
+    def names_like(self, other: "LaneRules") -> bool:
+        """Return whether each record is in the lane of the same name by both."""
+        return (self.header, self.by_level) == (other.header, other.by_level)
+
 
 def _header(value: str) -> str:
     """Return the name of a header. Raise ValueError."""

@@ -16,6 +16,7 @@ from kproxy.metadata.delay_settings import MODE, DelaySettings, delays_conflict
 from kproxy.metadata.demands import Demands
 from kproxy.metadata.expiry_settings import RECORDS, expiry_conflict
 from kproxy.metadata.levels import Level
+from kproxy.metadata.redrive_settings import redrive_conflict
 from kproxy.metadata.route_settings import LAG_MAX, PREFIX, routes_conflict
 from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
@@ -98,7 +99,8 @@ def check_together(
 
     `given`: the names of those that are set now; None: all.
     """
-    fault = conflict(values) or routes_conflict(values, values if given is None else given)
+    named = values if given is None else given
+    fault = conflict(values) or routes_conflict(values, named) or redrive_conflict(values, named)
     fault = fault or delays_conflict(values) or _condition_conflict(values)
     fault = fault or expiry_conflict(values)
     made = read_configs(values.get(CONFIGS, ""))  # settings that its route gives
@@ -166,6 +168,9 @@ class QueueSettings:
     """Queues that each of its partitions may make."""
     route_keeps: bool
     """Whether records stay in it once they were passed on."""
+    redrive_paused: bool
+    redrive_every_s: float
+    """The seconds between two records that a redrive passes on; 0: as fast as it goes."""
     delay: DelaySettings | None
     """None: no record waits."""
 

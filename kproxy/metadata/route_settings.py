@@ -4,7 +4,7 @@ A queue with `kproxy.route.to` is an *entrance*: its records go on to the queues
 names. A queue with `kproxy.route.from` gets those records of another that its filter lets through.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kproxy.metadata.expiry_settings import expiring_partitions_conflict
 from kproxy.metadata.routing import internal, read_configs, read_filter, read_template
@@ -29,34 +29,20 @@ ENTRANCE_PARTITIONS_MAX = 8
 """Each partition of an entrance has a flow to each shard."""
 
 
-def _sound(check: Read) -> Read:
+def sound(check: Callable[[str], object]) -> Read:
     """Return a check that takes what `check` takes, or nothing. Spaces around it are dropped, as
     Kafka does with others."""
 
     def read(value: str) -> str:
         value = value.strip(SPACE)
-        return check(value) if value else ""
+        if value:
+            check(value)
+        return value
 
     return read
 
 
-def _template(value: str) -> str:
-    read_template(value)
-    return value
-
-
-def _filter(value: str) -> str:
-    read_filter(value)
-    return value
-
-
-def _configs(value: str) -> str:
-    """Check the form of settings; they are checked where all are known."""
-    read_configs(value)
-    return value
-
-
-def _queue(value: str) -> str:
+def queue_name(value: str) -> str:
     fault = name_fault(value)
     if fault:
         raise ValueError(f"it must be a queue's name: {fault}")
@@ -70,14 +56,14 @@ def _template_level(value: str) -> int:
 
 
 ROUTE_SETTINGS = (
-    Setting(CONFIGS, STRING, "", _sound(_configs),
+    Setting(CONFIGS, STRING, "", sound(read_configs),  # their form: checked where all are known
             "Settings of the queues that kproxy.route.to makes: name:value;name:value.",
             level=ROUTES_FROM),
-    Setting(FILTER, STRING, "", _sound(_filter),
+    Setting(FILTER, STRING, "", sound(read_filter),
             "Which records come by kproxy.route.from, conditions with & between them:"
             " header:NAME:VALUE|VALUE, header:NAME (it is there), !header:NAME (it is not),"
             " key:PREFIX. %XX stands for a byte. Empty: all.", level=ROUTES_FROM),
-    Setting(FROM, STRING, "", _sound(_queue),
+    Setting(FROM, STRING, "", sound(queue_name),
             "The queue whose records come here, too, those that kproxy.route.filter lets"
             " through.", level=ROUTES_FROM),
     Setting(FROM_START, BOOLEAN, "false", boolean,
@@ -92,11 +78,11 @@ ROUTE_SETTINGS = (
     Setting(QUEUES_MAX, LONG, "10000000", whole(LONG, 1),
             "How many queues each partition's route may make; beyond that it passes nothing on.",
             field="route_queues_max", value=int, level=ROUTES_FROM),
-    Setting(TO, STRING, "", _sound(_template),
+    Setting(TO, STRING, "", sound(read_template),
             "A template of the queue that each record goes to, for example device-{key} or"
             " t.{header:tenant}.{key}. {key:%}, {key:hex} and {key:hash} encode any key. Queues"
             " are made at their first record.", level=_template_level),
-    Setting(UNROUTABLE, STRING, "", _sound(_queue),
+    Setting(UNROUTABLE, STRING, "", sound(queue_name),
             "The queue of those records that kproxy.route.to names none for.", level=ROUTES_FROM),
 )  # fmt: skip
 

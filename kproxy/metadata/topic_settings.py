@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from kproxy.metadata.delay_settings import DELAY_SETTINGS
 from kproxy.metadata.expiry_settings import EXPIRY_SETTINGS
+from kproxy.metadata.redrive_settings import REDRIVE_SETTINGS
 from kproxy.metadata.route_settings import ROUTE_SETTINGS
 from kproxy.metadata.setting import (
     BOOLEAN,
@@ -165,7 +166,7 @@ _WITHOUT_EFFECT = (
 
 
 def _all() -> dict[str, Setting]:
-    found = [*_EFFECTIVE, *ROUTE_SETTINGS, *DELAY_SETTINGS, *EXPIRY_SETTINGS]
+    found = [*_EFFECTIVE, *ROUTE_SETTINGS, *REDRIVE_SETTINGS, *DELAY_SETTINGS, *EXPIRY_SETTINGS]
     for settings, why in _WITHOUT_EFFECT:
         found += [
             replace(

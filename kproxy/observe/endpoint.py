@@ -52,6 +52,9 @@ class Endpoint:
             yield
         finally:
             self.watch.stop()
+            self._top.end()
+            if self._selected is not None:
+                self._selected.end()
             if thread is not None:
                 thread.stop()
 

@@ -5,8 +5,9 @@ uvicorn and starlette would bring more than four addresses need, and take five t
 Left out: bodies of requests, ranges, compression.
 
 Bounds: connections that wait for their client (in a TLS handshake, before a whole request, while it
-reads an answer), pages that are made, bytes of a request's head, seconds for a whole request, and
-seconds of silence between two. If too many wait, one of the address that has most of them ends. A
+reads an answer), answers that are not read yet, pages that are made, bytes and lines of a request's
+head, seconds for a whole request, and seconds of silence between two. If too many wait, or are not
+read, one of the address that has most of them ends. A
 page has a place of its own, of which an address has a quarter; a request that finds none is told so
 at once. Probes need none: so nobody keeps them out.
 
@@ -17,6 +18,7 @@ without a dot, those that nobody owns (`.local`, `.internal`, `.svc`), and those
 
 import asyncio
 import hmac
+import re
 import socket
 import ssl
 import threading
@@ -36,6 +38,8 @@ _log = structlog.get_logger()
 CONNECTIONS_MAX = 64
 """The number of connections that wait for their clients."""
 PAGES_MAX = 16
+UNREAD_MAX = 16
+"""The number of answers that their clients have not read yet."""
 _PARTS = 4
 _BUSY = 429
 """Pages themselves say 503."""
@@ -43,6 +47,9 @@ _Crowd = Crowd["asyncio.Task[None]"]
 _NOBODYS = frozenset(("local", "internal", "svc", "localhost"))
 """Ends of names that are of the network that a server is in."""
 _HEAD_BYTES_MAX = 16 << 10
+_HEAD_LINES_MAX = 100  # each of them takes some 10 us, while nobody else is answered
+_HEAD_END = re.compile(rb"\n\r?\n")
+_TOO_LARGE = 431
 _REQUEST_S = 5.0
 _ANSWER_S = 30.0
 _IDLE_S = 75.0
@@ -86,6 +93,7 @@ class HttpThread:
         self._fresh: _Crowd = Crowd()  # connections that wait for their clients
         self._idle: _Crowd = Crowd()  # connections that had an answer
         self._places: dict[asyncio.Task[None], tuple[_Crowd, str]] = {}
+        self._unread: _Crowd = Crowd()  # connections whose answers are not read yet
         self._making: Counter[str] = Counter()  # pages, by address
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -289,7 +297,24 @@ class HttpThread:
         with suppress(h11.LocalProtocolError):  # the body of an answer to HEAD is not sent
             writer.write(connection.send(h11.EndOfMessage()) or b"")
         with self._waits(network):  # a client that reads an answer is not idle
+            if writer.transport.get_write_buffer_size():
+                await self._read(writer, network)
+
+    async def _read(self, writer: asyncio.StreamWriter, network: str) -> None:
+        """Wait until a client has read its answer; another one may have to go for it."""
+        task, unread = asyncio.current_task(), self._unread
+        assert task is not None
+        if unread.count >= UNREAD_MAX:
+            holder = unread.most()[0]
+            longest = unread.oldest(holder)
+            unread.drop(holder, longest)
+            longest.cancel()
+        unread.add(network, task)
+        try:
             await asyncio.wait_for(writer.drain(), _ANSWER_S)
+        finally:
+            if unread.has(network, task):
+                unread.drop(network, task)
 
 
 OPEN = frozenset(("/livez", "/readyz"))
@@ -304,6 +329,7 @@ async def _next_request(
     The connection is not done with a request that has a body: it ends with the answer.
     """
     while True:
+        _check_lines(connection.trailing_data[0])
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_READ_BYTES))
@@ -312,3 +338,10 @@ async def _next_request(
             return event
         elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             return None
+
+
+def _check_lines(received: bytes) -> None:
+    """Raise ProtocolError: the head that this begins with has too many lines."""
+    end = _HEAD_END.search(received)
+    if received.count(b"\n", 0, end.end() if end else len(received)) > _HEAD_LINES_MAX:
+        raise h11.RemoteProtocolError("too many lines", error_status_hint=_TOO_LARGE)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any, TypeVar
 
@@ -15,22 +16,35 @@ class OnLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waited_for: set[Future[Any]] = set()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take the worker's loop."""
         self._loop = loop
 
+    def end(self) -> None:
+        """Have nobody wait for the loop from now on: it waits for the threads that do."""
+        self._loop = None
+        for gathering in list(self._waited_for):
+            gathering.cancel()
+
     def gathered(
         self, gather: Callable[[], Coroutine[Any, Any, Result]], wait_s: float
     ) -> Result | None:
         """Return the result, on another thread; None where the loop is stuck or has ended."""
-        if self._loop is None:
+        loop = self._loop
+        if loop is None:
             return None
-        gathering = asyncio.run_coroutine_threadsafe(gather(), self._loop)
+        gathering = asyncio.run_coroutine_threadsafe(gather(), loop)
+        self._waited_for.add(gathering)
+        if self._loop is None:  # it has just ended
+            gathering.cancel()
         try:
             return gathering.result(wait_s)
         except TooLate:
             gathering.cancel()
-        except (KafkaError, RuntimeError):
+        except (KafkaError, RuntimeError, CancelledError):
             pass  # a shard was given up meanwhile, or the loop has ended
+        finally:
+            self._waited_for.discard(gathering)
         return None

@@ -32,20 +32,18 @@ def content_of(record: bytes) -> Content:
     _, at = read_varlong(record, 0, end)
     _, at = read_varlong(record, at + 1, end)
     _, at = read_varlong(record, at, end)
-    key, at = _field(record, at, end)
-    value, at = _field(record, at, end)
-    headers, at = read_varlong(record, at, end)
+    return content_of_body(record, at)
+
+
+def content_of_body(body: bytes, at: int = 0) -> Content:
+    """Return the content of a record from its bytes from the key on. Raise Malformed."""
+    end = len(body)
+    key, at = _field(body, at, end)
+    value, at = _field(body, at, end)
+    headers, at = read_varlong(body, at, end)
     if headers < 0:
         raise Malformed(_TOO_LONG)
-    return Content(key, value, headers, record[at:])
-
-
-def content_of_body(body: bytes) -> Content:
-    """Return the content of a record from its bytes from the key on. Raise Malformed."""
-    return content_of(_NO_HEAD + body)
-
-
-_NO_HEAD = bytes(4)  # length, attributes, time, offset: none of them is looked at
+    return Content(key, value, headers, body[at:])
 
 
 def body_of(content: Content, more: Sequence[bytes]) -> bytes:
@@ -88,6 +86,7 @@ def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
 
 _TAIL = struct.Struct(">hiqqqhii")  # a record batch's header, from its attributes on
 _HEAD = struct.Struct(">qiibI")
+_PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43  # id, epoch, base sequence
 _LENGTH_MORE = HEADER_BYTES - LOG_OVERHEAD_BYTES  # bytes that a length counts beside the records
 
 
@@ -121,6 +120,14 @@ def batch_of_bodies(
     tail = _TAIL.pack(codec, count - 1, first_ms, last_ms, -1, -1, -1, count)
     crc = crc32c(data, crc32c(tail))
     return b"".join((_HEAD.pack(0, len(data) + _LENGTH_MORE, 0, MAGIC, crc), tail, data))
+
+
+def of_producer(batch: bytes, producer_id: int, epoch: int, sequence: int = 0) -> bytes:
+    """Return a batch as one of an idempotent producer; of none, where all are -1."""
+    made = bytearray(batch)
+    _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, sequence)
+    _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[CRC_FROM:]))
+    return bytes(made)
 
 
 Cut = tuple[int, int, bytes]

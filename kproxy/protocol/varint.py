@@ -42,6 +42,8 @@ def read_uvarint(data: bytes | bytearray | memoryview, position: int, end: int) 
 
 def read_varlong(data: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
     """Return (zigzag-decoded value, next position), as record fields use it. Raise Malformed."""
+    if position < end and (first := data[position]) < 0x80:  # most lengths
+        return (first >> 1) ^ -(first & 1), position + 1
     value, position = _read_base_128(data, position, end, 10)
     return (value >> 1) ^ -(value & 1), position
 

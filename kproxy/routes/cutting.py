@@ -8,18 +8,15 @@ Runs on a thread, in time that grows with the records that are read.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import orjson
-
-from kproxy.metadata.routing import Filter, Template, read_configs, read_filter, read_template
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader
 from kproxy.protocol.codecs import Unfit, held_while_unpacked
 from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitted, header
 from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
 from kproxy.protocol.records import Body, without_producer
 from kproxy.protocol.varint import Malformed
-from kproxy.virtual.folds.route_definitions import CONFIGS, FILTER, TO, UNROUTABLE
+from kproxy.routes.redrive_pace import ANY_NUMBER
+from kproxy.routes.specs import NOWHERE, read_spec
 from kproxy.virtual.partitioner import hash_of
 from kproxy.virtual.rows.queues import compacts
 from kproxy.virtual.rows.routes import PARTS_MAX, Epoch
@@ -50,38 +47,6 @@ _NO_KEY = "no key, and its queue is compacted: there it would be dropped"
 _EMPTY = body_of(Content(), ())
 
 
-class Spec(NamedTuple):
-    """The targets of records, from the text that an epoch has."""
-
-    name: str  # the definer's
-    template: Template | None
-    filter: Filter | None
-    unroutable: str
-    configs: dict[str, str]
-
-    @property
-    def headers(self) -> frozenset[bytes]:
-        """The names of the headers that it looks at."""
-        which = self.template or self.filter
-        return frozenset() if which is None else which.headers
-
-
-NOWHERE = Spec("", None, None, "", {})
-
-
-def read_spec(text: bytes) -> Spec:
-    """Read a spec. Raise ValueError for one that a later kproxy has written."""
-    if not text:
-        return NOWHERE
-    values = orjson.loads(text)
-    if values.get(TO):
-        configs = read_configs(values.get(CONFIGS, ""))
-        template = read_template(values[TO])
-        name = values["name"]
-        return Spec(name, template, None, values.get(UNROUTABLE) or f"{name}.unroutable", configs)
-    return Spec(values["name"], None, read_filter(values.get(FILTER, "")), "", {})
-
-
 Piece = tuple[bytes, int, int]
 """A record from its key on, its time in ms, and the codec that it came in."""
 
@@ -110,6 +75,8 @@ class Gathered:
         """The offset behind the last record that is in it, or passed over."""
         self.targets_max = CUT_TARGETS
         """The most targets in each shard."""
+        self.records_max = ANY_NUMBER
+        """The most records, as a rate says."""
         self.records = 0
         self.unroutable = 0
         self.passed_over = 0
@@ -138,7 +105,15 @@ class Gathered:
         targets = self.by_shard[index]
         found = targets.get(name)
         size = self.sizes[index] + len(piece[0]) + (_TARGET_BYTES if found is None else 0)
-        if limited and self.records and (size > self._bytes_max or self.held > self._held_max):
+        if (
+            limited
+            and self.records
+            and (
+                size > self._bytes_max
+                or self.held > self._held_max
+                or self.records >= self.records_max
+            )
+        ):
             return False
         if found is None:
             buckets, bucket = self._buckets[index], bucket % PARTS_MAX
@@ -192,8 +167,10 @@ class Cutter:
         self.gathered = Gathered(shards, start, log_bytes_max, held_max)
         self.gathered.spec = self._spec = spec = read_spec(epoch.spec)
         self._keyed = compacts(spec.configs)
-        self._drops_keyless = is_compacted(spec.unroutable if spec.template else spec.name)
-        """Whether the filter's queue, or the unroutable one, drops records without a key."""
+        one = spec.unroutable if spec.template else spec.name
+        self._drops_keyless = is_compacted(spec.redrive.to if spec.redrive is not None else one)
+        """Whether the filter's queue, the unroutable one or the one that a redrive goes to drops
+        records without a key."""
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
@@ -219,7 +196,9 @@ class Cutter:
         gathered, base_offset = self.gathered, batch.base_offset
         start, end, codec = self.start, self._end, batch.head.codec
         # Not kept in `self`: a bound method there is a reference cycle, for each cut.
-        place = self._by_filter if self._spec.template is None else self._by_template
+        place = self._by_filter if self._spec.only else self._by_template
+        if self._spec.redrive is not None:
+            place = self._by_redrive
         for record in batch.run:
             offset = base_offset + record[0]
             if offset < start:
@@ -244,6 +223,22 @@ class Cutter:
             self.gathered.pass_over(1, f"record {offset} has {_NO_KEY}")
             return True
         return self._add(spec.name, (body, time_ms, codec), offset)
+
+    def _by_redrive(self, record: Body, offset: int, codec: int) -> bool:
+        _, time_ms, key, body, headers = record
+        assert self._spec.redrive is not None
+        if not body:
+            self.gathered.pass_over(1, f"record {offset} has more than {RECORD_BYTES_MAX} bytes")
+            return True
+        name, made, why = self._spec.redrive.place(key, body, headers)
+        if why:
+            self.gathered.pass_over(1, f"record {offset}: {why}")
+        if not name:
+            return True
+        if self._drops_keyless and content_of_body(made).key is None:
+            self.gathered.pass_over(1, f"record {offset} has {_NO_KEY}")
+            return True
+        return self._add(name, (made, time_ms, codec), offset)
 
     def _add(self, name: str, piece: Piece, offset: int) -> bool:
         """Add as `Gathered.add` does; pass over a record that no log takes."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 import anyio
-import structlog
 from anyio import to_thread
 
 from kproxy.common.errors import Code
@@ -24,6 +23,7 @@ from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
 from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.redrive_pace import RedrivePace, Unpaced
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
 from kproxy.routes.stretches import Stretch
@@ -35,11 +35,9 @@ from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
 from kproxy.virtual.commands.routes import Cut, Ship
 from kproxy.virtual.levels import SHIPS_FROM, SPARES_FROM
-from kproxy.virtual.rows.queues import Partition
-from kproxy.virtual.rows.routes import Epoch, Route, route_in
+from kproxy.virtual.rows.queues import Partition, Queue
+from kproxy.virtual.rows.routes import Epoch, Route, is_redrive, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
-
-_log = structlog.get_logger()
 
 _IDLE_S = 1.0
 _PAUSE_S, _FEW = 0.01, 200
@@ -63,11 +61,15 @@ class Passage:
 
     def __init__(
         self, shard: Shard, source: PartitionKey, definer: QueueId, shared: RouteServices,
-        others_wait: Callable[[], bool] = lambda: False,
+        others_wait: Callable[[], bool] = lambda: False, pace: RedrivePace | None = None,
     ) -> None:  # fmt: skip
-        """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn."""
+        """Begin a passage; `others_wait`: whether other routes of the shard wait for their turn.
+        `pace`: a redrive's, which outlives its passages."""
         self.source = source
         self.definer = definer
+        self._owner = source[0] if is_redrive(definer) else definer
+        """The queue whose settings say how it is."""
+        self._pace = pace or Unpaced()
         self._shard = shard
         self._claim = Claim(shard)
         self._shared = shared
@@ -111,7 +113,9 @@ class Passage:
                     continue
                 step = Step.WAIT
             if step is Step.WAIT:
-                await anyio.sleep(wait_s)
+                await self._note_landed()  # for people: it may be long
+                left_s = self._pace.left_s(self._queue())
+                await anyio.sleep(min(left_s, _AGAIN_MAX_S) if left_s > 0 else wait_s)
                 if self._others_wait():
                     return True
                 wait_s = min(2 * wait_s, _AGAIN_MAX_S)
@@ -147,7 +151,8 @@ class Passage:
             return await self._ship_again(route, row)
         self._landed = route.cut
         if route.ends is not None and route.cut >= route.ends:
-            return Step.OVER if await self._cut(route.cut, 1) is None else Step.WAIT, 0
+            over = is_redrive(self.definer) and route.is_over
+            return Step.OVER if over or await self._cut(route.cut, 1) is None else Step.WAIT, 0
         stretch = stretches.next_of(route, row)
         if stretch is None:
             return Step.NOTHING, 0
@@ -155,7 +160,9 @@ class Passage:
         if held is not None:
             self.waits = held
             self._shared.counters.routes_held_back += 1
-            self._shared.warn("route_held_back", self.definer, reason=held)
+            self._shared.warn("route_held_back", self._owner, reason=held)
+            return Step.WAIT, 0
+        if self._pace.left_s(self._queue()) > 0:
             return Step.WAIT, 0
         return await self._pass_on(route, stretch)
 
@@ -163,12 +170,17 @@ class Passage:
         state = self._shard.state
         return route_in(state.get, self.source, self.definer), state.partition(self.source)
 
+    def _queue(self) -> Queue | None:
+        return self._shared.catalogue.find_id(self._owner)
+
     def _settings(self) -> QueueSettings | None:
-        queue = self._shared.catalogue.find_id(self.definer)
+        queue = self._queue()
         return None if queue is None else settings_of(queue.configs)
 
     def _held_back(self, route: Route) -> str | None:
-        queue = self._shared.catalogue.find_id(self.definer)
+        queue = self._queue()
+        if self._pace.paused(queue):
+            return "kproxy.redrive.paused is set"
         forbidden = queue and why_forbidden(self._shared.behalf, queue.configs, queue.name)
         if forbidden:
             return forbidden
@@ -212,6 +224,7 @@ class Passage:
         if room is not None:  # all of them may have to be made
             most = max(1, room // self._shared.asks.shards)
             cutter.gathered.targets_max = min(cutter.gathered.targets_max, most)
+        cutter.gathered.records_max = self._pace.at_once(self._queue())
         if epoch.spec and not await self._gather(cutter, start, end, whole=False):
             return Step.WAIT, 0
         gathered = cutter.gathered
@@ -228,12 +241,14 @@ class Passage:
         if anyio.current_time() - self._trimmed_s > _IDLE_S:
             self._trimmed_s = anyio.current_time()
             await self._trim()
+        self._pace.take(self._queue(), gathered.records)
         self._count(gathered)
         return Step.DONE, gathered.records
 
     def _count(self, gathered: Gathered) -> None:
         counters = self._shared.counters
         counters.routed += gathered.records
+        counters.redriven += gathered.records if is_redrive(self.definer) else 0
         counters.unroutable += gathered.unroutable
         self._count_passed_over(gathered)
 
@@ -241,12 +256,13 @@ class Passage:
         if gathered.passed_over:
             self._shared.counters.route_passed_over += gathered.passed_over
             lost, why = gathered.passed_over, gathered.why
-            self._shared.warn("route_passed_over", self.definer, records=lost, reason=why)
+            self._shared.warn("route_passed_over", self._owner, records=lost, reason=why)
 
     async def _gather(self, cutter: Cutter, start: int, end: int, *, whole: bool) -> bool:
         """Gather a stretch and return whether it could be read."""
         shard = self._shard
-        planned: Plan = await plan(shard, self.source, start, end, whole=whole)
+        again = is_redrive(self.definer)
+        planned: Plan = await plan(shard, self.source, start, end, whole=whole, again=again)
         headers = cutter.gathered.spec.headers
         self._kept.room = self._shared.room_for(self._kept)
         try:
@@ -256,7 +272,7 @@ class Passage:
                     limiter=self._shared.readers,
                 )  # fmt: skip
         except OSError as error:
-            self._shared.warn("route_not_read", self.definer, reason=str(error))
+            self._shared.warn("route_not_read", self._owner, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False
         return self._claim.serves
@@ -311,10 +327,10 @@ class Passage:
         now: int,
     ) -> Envelope:  # fmt: skip
         spec = cutter.gathered.spec
-        says = spec.template is None and self._shared.level.reaches(SHIPS_FROM)
+        says = spec.only and self._shared.level.reaches(SHIPS_FROM)
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
-            only=spec.template is None, salt=_salts.getrandbits(62), time_ms=now,
+            only=spec.only, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
             configs=spec.configs, plain=spec.unroutable, after=cutter.start if says else -1,
         )  # fmt: skip
@@ -338,22 +354,17 @@ class Passage:
             elif outcome.code:
                 left.append((index, one))
                 reason = Code(outcome.code).name
-                self._shared.warn("route_waits", self.definer, shard=index, reason=reason)
+                self._shared.warn("route_waits", self._owner, shard=index, reason=reason)
                 self.waits = f"shard {index} takes no records: {reason}"
-            elif outcome.numbers:
+            elif outcome.numbers and outcome.numbers[0]:
                 self._made += outcome.numbers[0]
-                self._charge(outcome.numbers[0])
+                self._mutations().take(outcome.numbers[0])
         return left
 
     def _mutations(self) -> Mutations:
         """Return what the setter of the route may make."""
-        queue = self._shared.catalogue.find_id(self.definer)
-        signature = None if queue is None else queue.configs.get(SET_BY)
-        return self._shared.behalf.mutations(signature)
-
-    def _charge(self, queues: int) -> None:
-        if queues:
-            self._mutations().take(queues)
+        queue = self._queue()
+        return self._shared.behalf.mutations(queue.configs.get(SET_BY) if queue else None)
 
     async def _note_landed(self) -> bool:
         """Put down that all has landed, where that is not known to the log; whether it is.
@@ -369,11 +380,9 @@ class Passage:
 
     async def _trim(self) -> bool:
         """Take what all routes have passed on from an entrance that keeps nothing."""
-        settings = self._settings()
+        settings, own = self._settings(), self.definer == self.source[0]
         row = self._shard.state.partition(self.source)
-        if settings is None or row is None or settings.route_keeps:
-            return True
-        if self.definer != self.source[0]:
+        if not own or settings is None or row is None or settings.route_keeps:
             return True
         start = self._shard.state.passed_on(self.source)
         if start is None or start <= row.log_start:

@@ -20,15 +20,17 @@ from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.metadata.levels import Level
 from kproxy.routes.passage import Passage
+from kproxy.routes.redrive_pace import RedrivePace
 from kproxy.routes.services import RouteServices
 from kproxy.security.behalf import Anybody, Behalf
 from kproxy.shard.appends import Asks
 from kproxy.shard.per_shard import Claim, PerShard
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.routes import ForgetLanded
+from kproxy.virtual.folds.redrives import redrive_of
 from kproxy.virtual.levels import FORGETS_FROM
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, decode_route
+from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, decode_route, is_redrive
 from kproxy.virtual.rows.shares import FORWARDED
 from kproxy.virtual.types import PartitionKey, QueueId
 
@@ -55,6 +57,7 @@ class _ShardRoutes:
         self._running: dict[RouteKey, Passage] = {}
         self._waiting: deque[RouteKey] = deque()
         self._known: set[RouteKey] = set()  # routes that wait
+        self._paces: dict[RouteKey, RedrivePace] = {}  # redrives run or wait
         self.gone_ms: dict[bytes, int] = {}
         """FORWARDED rows of sources that are gone, and when that was seen first."""
 
@@ -82,6 +85,8 @@ class _ShardRoutes:
         """Return whether a route may have something to do."""
         (source, definer), route = key, decode_route(data)
         row = self._shard.state.partition(source)
+        if is_redrive(definer):
+            return not route.is_over
         if row is None or not route.landed == route.cut == row.next_offset:
             return True
         kept = row.log_start < row.next_offset  # perhaps what was to be removed
@@ -109,8 +114,10 @@ class _ShardRoutes:
             await pace.rest()
 
     def _look_at(self, source: PartitionKey) -> None:
-        for key, _ in self._shard.state.kv.walk(*ROUTES.range(source)):
-            self._begin(ROUTES.parts(key))
+        for key, data in self._shard.state.kv.walk(*ROUTES.range(source)):
+            route = ROUTES.parts(key)
+            if not is_redrive(route[1]) or self._has_something(route, data):
+                self._begin(route)
 
     def _begin(self, key: RouteKey) -> None:
         running = self._running.get(key)
@@ -133,9 +140,13 @@ class _ShardRoutes:
         while self._waiting and len(self._running) < _AT_ONCE:
             key = self._waiting.popleft()
             self._known.discard(key)
-            passage = Passage(self._shard, *key, self._shared, lambda: bool(self._waiting))
+            pace = self._paces.setdefault(key, RedrivePace()) if is_redrive(key[1]) else None
+            passage = Passage(self._shard, *key, self._shared, self._others_wait, pace)
             self._running[key] = passage
             self._tasks.start_soon(self._run, key, passage)
+
+    def _others_wait(self) -> bool:
+        return bool(self._waiting)
 
     async def _run(self, key: RouteKey, passage: Passage) -> None:
         again = await passage.run()
@@ -144,6 +155,8 @@ class _ShardRoutes:
             return
         if again:
             self._begin(key)
+        else:
+            self._paces.pop(key, None)
         self._start_some()
 
 
@@ -182,11 +195,11 @@ class Passages:
     async def forget(self, shard: Shard) -> None:
         """Let go of what a shard knows of sources and definers that are gone for long."""
         before_ms = self._shared.clock.now_ms() - _FORGET_MS
-        find, gone = self._shared.catalogue.find_id, []
+        gone = []
         async for found in scanned(shard.kv.scan, *RowKind.ROUTE_LANDED.range()):
             for key, data in found:
                 definer, source = ROUTE_PARTS.parts(key)
-                ended = find(source[0]) is None or find(definer) is None
+                ended = not self._goes_on(source[0], definer)
                 if ended and ROUTE_PARTS.decode(data).used_ms <= before_ms:
                     gone.append((definer, source))
         for some in slices(gone, _FORGET_MAX):
@@ -196,6 +209,13 @@ class Passages:
                 await shard.append([ForgetLanded(some, before_ms).envelope()]).wait()
         if self._shared.level.reaches(FORGETS_FROM):
             await self._forget_forwarded(shard)
+
+    def _goes_on(self, queue_id: QueueId, definer: QueueId) -> bool:
+        """Return whether there may still be such a route out of a queue."""
+        queue = self._shared.catalogue.find_id(queue_id)
+        if queue is not None and is_redrive(definer):
+            return redrive_of(queue_id, queue.configs) == definer
+        return queue is not None and self._shared.catalogue.find_id(definer) is not None
 
     async def _forget_forwarded(self, shard: Shard) -> None:
         """Let go of how far dead letters were taken of sources that were gone a day ago as well."""

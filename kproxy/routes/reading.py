@@ -26,11 +26,13 @@ class Plan(NamedTuple):
     end: int
 
 
-async def plan(shard: Shard, source: PartitionKey, start: int, end: int, *, whole: bool) -> Plan:
+async def plan(
+    shard: Shard, source: PartitionKey, start: int, end: int, *, whole: bool, again: bool = False
+) -> Plan:
     """Return what to read of the offsets from `start` to before `end`.
 
     As much as is read at once, or `whole`. Records that another queue has passed on are not passed
-    on again.
+    on again, unless by a redrive (`again`): it ends, and counts how often.
     """
     stored: list[tuple[int, Batch]] = []
     size, planned, pace = 0, end, Pace()
@@ -43,7 +45,7 @@ async def plan(shard: Shard, source: PartitionKey, start: int, end: int, *, whol
             if not whole and stored and (size >= READ_BYTES or len(stored) >= _BATCHES_MAX):
                 planned = base_offset
                 break
-            if not batch.routed:
+            if again or not batch.routed:
                 stored.append((base_offset, batch))
                 size += batch.length
             if pace.due:

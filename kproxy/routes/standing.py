@@ -1,7 +1,7 @@
 """The standing of routes out of a partition, for people: how far they are, and why they wait."""
 
-from collections.abc import Iterator
-from typing import TypedDict
+from collections.abc import Iterator, Mapping
+from typing import NotRequired, TypedDict
 
 import orjson
 
@@ -9,8 +9,9 @@ from kproxy.log.base import Ticket
 from kproxy.metadata.catalogue import Catalogue
 from kproxy.routes.passages import Passages
 from kproxy.shard.shard import Shard
+from kproxy.virtual.folds.redrives import JOB, redrive_of
 from kproxy.virtual.rows.queues import Partition
-from kproxy.virtual.rows.routes import ROUTES, Route, decode_route
+from kproxy.virtual.rows.routes import ROUTES, Route, decode_route, is_redrive
 from kproxy.virtual.types import PartitionKey
 
 _OPEN = "a transaction is open"
@@ -32,6 +33,10 @@ class RouteStanding(TypedDict):
     """Queues that were made for it."""
     waits: str | None
     """The reason why nothing is passed on."""
+    redrive: NotRequired[str]
+    """The name of a redrive's job. It is told of when it is over, too."""
+    begin: NotRequired[int]
+    """The offset that a redrive began with, as far as that is still known."""
 
 
 def standing_of(
@@ -47,18 +52,29 @@ def standing_of(
         route = decode_route(data)
         landed, end = _from_to(route, row)
         lag = max(0, end - landed)
-        if not lag and route.ends is not None:
+        redrive, configs = is_redrive(definer), _configs(catalogue, source)
+        if redrive and redrive_of(source[0], configs) != definer:
+            continue
+        if not lag and route.ends is not None and not redrive:
             continue  # it is over, and not dropped yet
         waits = None
         if lag:
             waits = passages.waits(shard, source, definer)
             if waits is None and row.last_stable <= route.cut:
                 waits = _OPEN
-        queue = catalogue.find_id(definer)
-        yield RouteStanding(
+        queue = catalogue.find_id(source[0] if redrive else definer)
+        standing = RouteStanding(
             queue=_last_name(route) if queue is None else queue.name,
             partition=source[1], landed=landed, end=end, lag=lag, made=route.made, waits=waits,
         )  # fmt: skip
+        if redrive:
+            standing |= {"redrive": configs.get(JOB, ""), "begin": route.epochs[0].start}
+        yield standing
+
+
+def _configs(catalogue: Catalogue[Ticket], source: PartitionKey) -> Mapping[str, str]:
+    queue = catalogue.find_id(source[0])
+    return {} if queue is None else queue.configs
 
 
 def _from_to(route: Route, row: Partition) -> tuple[int, int]:

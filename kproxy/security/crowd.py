@@ -26,6 +26,10 @@ class Crowd(Generic[Place]):
         mine = self._of.get(key)
         return 0 if mine is None else len(mine)
 
+    def has(self, key: str, place: Place) -> bool:
+        """Return whether a key has a place."""
+        return place in self._of.get(key, ())
+
     def add(self, key: str, place: Place) -> None:
         mine = self._of.setdefault(key, {})
         self._move(key, len(mine), len(mine) + 1)

@@ -101,20 +101,20 @@ class KeySet:
     """Keys by name. `now` is a monotonic clock, in seconds."""
 
     def __init__(self, source: str, now: Callable[[], float] = time.monotonic) -> None:
-        """Read the keys. Raises CannotStart if a file is not sound; an address may answer later."""
+        """Read the keys of a file; `start` asks an address. Raises CannotStart: it is not sound."""
         self._source = source
         self._now = now
         self._keys: list[Key] = []
         self._wanted = threading.Event()
+        self._answered = threading.Event()
         self._closed = self._at_once = False
         self._read_at = -_SOONEST_S
         self._thread: threading.Thread | None = None
         try:
-            self.read()
-        except Exception as error:
             if not self._remote:
-                raise CannotStart(f"oauth_jwks {source}: {error}") from None
-            _log.error("oauth_keys_not_read", source=source, reason=_reason(error))
+                self.read()
+        except Exception as error:
+            raise CannotStart(f"oauth_jwks {source}: {error}") from None
 
     @property
     def _remote(self) -> bool:
@@ -147,24 +147,36 @@ class KeySet:
         self._thread = threading.Thread(target=self._run, name="oauth-keys", daemon=True)
         self._thread.start()
 
+    def wait(self, seconds: float) -> None:
+        """Wait for the first answer of an address, so long at most."""
+        self._answered.wait(seconds)
+
     def close(self) -> None:
         self._closed = True
         self._wanted.set()
 
     def _run(self) -> None:
+        if self._remote:
+            self._try(told=False)
+        self._answered.set()
         while not self._closed:
             self._wanted.wait(_EVERY_S if self._keys else _SOONEST_S)
             self._wanted.clear()
             at_once, self._at_once = self._at_once, False
             if self._closed or (not at_once and self._now() - self._read_at < _SOONEST_S):
                 continue  # later requests get no more reads
-            try:
-                self.read()
-            except Exception as error:  # the thread must go on, whatever an address answers
+            self._try(told=at_once)
+
+    def _try(self, *, told: bool) -> None:
+        """Read the keys; the thread goes on, whatever an address answers."""
+        try:
+            self.read()
+        except Exception as error:
+            if not self._closed:
                 _log.error("oauth_keys_not_read", source=self._source, reason=_reason(error))
-            else:
-                if at_once:
-                    _log.info("oauth_keys_read", source=self._source, keys=len(self._keys))
+        else:
+            if told:
+                _log.info("oauth_keys_read", source=self._source, keys=len(self._keys))
 
     def _document(self) -> bytes:
         if not self._remote:

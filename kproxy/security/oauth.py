@@ -88,6 +88,15 @@ class Claims(NamedTuple):
     """The scopes that it must have, all of them."""
     prefix: str = ""
     """A text before the name that the token says."""
+    prefixes: frozenset[str] = frozenset()
+    """The prefixes of all issuers: names that begin with a longer one are those issuers' own."""
+
+    def named(self, name: str) -> str:
+        """Return the user that a token names. Raises ValueError: only another issuer names it."""
+        user = self.prefix + name
+        if any(len(one) > len(self.prefix) and user.startswith(one) for one in self.prefixes):
+            raise ValueError(f"its {self.principal} begins as names of another issuer do")
+        return user
 
     def missing(self, claims: Mapping[str, Any]) -> str | None:
         """Return a scope that a token has not; None: it has all."""
@@ -190,7 +199,7 @@ class Tokens:
         name.encode()  # half of a surrogate pair is no text
         if (missing := self._claims.missing(claims)) is not None:
             raise ValueError(f"it has not the scope {missing}")
-        return Bearer(self._claims.prefix + name, float(expires))
+        return Bearer(self._claims.named(name), float(expires))
 
 
 class Exchange:

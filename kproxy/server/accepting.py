@@ -106,22 +106,34 @@ class TlsAcceptor:
                     _log.warning("connection_refused", peer="?", reason=str(error))
                     await asyncio.sleep(_PAUSE_S)
                 continue
-            ip = str(address[0])
-            place = self._room.come(ip, new=True)
-            if place is None:
-                self._counters.connections_ended["connection_refused"] += 1
+            except Exception:  # a listener that takes nobody would be found out by its users
+                _log.exception("accept_failed")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            try:
+                self._begin(client, str(address[0]))
+            except Exception:
+                _log.exception("accept_failed", peer=str(address[0]))
                 client.close()
-                continue
-            if self._quotas.limits_connections and (wait_s := self._quotas.connected(ip)):
-                self._counters.connections_ended["connection_refused"] += 1
-                place.end = partial(self._turn_away, client, place)
-                loop.call_later(wait_s, place.end, "")
-                continue
-            made: list[Connection] = []
-            task = loop.create_task(self._shake_hands(client, place, made))
-            self._handshakes.add(task)
-            place.end = partial(self._push_out, task, ip)
-            task.add_done_callback(partial(self._over, client, ip, place, made))
+
+    def _begin(self, client: socket.socket, ip: str) -> None:
+        """Begin a client's handshake, if there is a place for it."""
+        loop = asyncio.get_running_loop()
+        place = self._room.come(ip, new=True)
+        if place is None:
+            self._counters.connections_ended["connection_refused"] += 1
+            client.close()
+            return
+        if self._quotas.limits_connections and (wait_s := self._quotas.connected(ip)):
+            self._counters.connections_ended["connection_refused"] += 1
+            place.end = partial(self._turn_away, client, place)
+            loop.call_later(wait_s, place.end, "")
+            return
+        made: list[Connection] = []
+        task = loop.create_task(self._shake_hands(client, place, made))
+        self._handshakes.add(task)
+        place.end = partial(self._push_out, task, ip)
+        task.add_done_callback(partial(self._over, client, ip, place, made))
 
     def _push_out(self, task: asyncio.Task[None], ip: str, event: str) -> None:
         """End a handshake that has lost its place."""

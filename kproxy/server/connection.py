@@ -308,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection; sent bytes still go out, for as long as the client reads."""
         if self._drained is None:
             self._timeouts.unread(self._monotonic(), unsent_bytes(self._transport))
-        self._transport.close()
+        if not self._transport.is_closing():  # closed twice, asyncio's for TLS answers no more
+            self._transport.close()
 
     def abort(self) -> None:
         """End the connection, whatever it waits for."""
@@ -392,9 +393,6 @@ class Connection(asyncio.BufferedProtocol):
             await self._drained
 
     def _check_here(self) -> None:
-        """Raise _Left if the connection was closed meanwhile.
-
-        The scope's end does not reach `run` if the awaited result came in the same turn.
-        """
+        """Raise _Left if it was closed: the scope does not reach what was awaited just now."""
         if self._pipeline.closed:
             raise _Left

@@ -275,13 +275,18 @@ async def _wait_for_room(worker: Worker, memory: MemoryBudget) -> None:
 
 
 async def _weigh(worker: Worker, budget: ResponseBudget, values: Mapping[str, Any]) -> None:
-    """Count an answer that was not counted while it was made. Raises Malformed: it is too much."""
-    if budget.long:
-        return
-    weight = large_requests.weight(values, large_requests.ANSWER_WEIGHT)
-    if weight > large_requests.ANSWER_WEIGHT:
-        most = worker.config.answer_bytes_buffered_max
-        await budget.step(await large_requests.aside(large_requests.weight, values, most))
+    """Count what an answer has more than was counted while it was made.
+
+    Texts are counted here: they may be long, and one text may stand in many places. Raises
+    Malformed: it is too much.
+    """
+    if not budget.long:
+        weight = large_requests.weight(values, large_requests.ANSWER_WEIGHT)
+        if weight <= large_requests.ANSWER_WEIGHT:
+            return
+    most = worker.config.answer_bytes_buffered_max
+    weight = await large_requests.aside(large_requests.weight, values, most)
+    await budget.step(max(0, weight - budget.counted))
 
 
 def error_in(body: Body) -> int:

@@ -35,7 +35,7 @@ from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
 from kproxy.server.schemas import load_common
-from kproxy.server.served_listener import ServedListener
+from kproxy.server.served_listener import ServedListener, served_listeners
 from kproxy.server.user_commands import change_users, list_users
 from kproxy.store.backups import ON_KAFKA
 from kproxy.store.directory_lock import locked, readable_by_others
@@ -141,9 +141,11 @@ class Server:
         config = self._config
         self._schemas = asyncio.get_running_loop().run_in_executor(None, load_common, RANGES)
         self._listeners = await to_thread.run_sync(
-            lambda: [ServedListener(one, self._admission) for one in config.listening]
+            served_listeners, config.listening, self._admission
         )
         with ExitStack() as held:
+            for listener in self._listeners:
+                held.callback(listener.close)
             sockets = []
             for one in config.listening:
                 sockets.append(bound := bound_sockets(one))
@@ -190,8 +192,6 @@ class Server:
             self._closed = True
             for server in accepting:
                 server.close()
-            for listener in self._listeners:
-                listener.close()
             worker.stop()
             await self._drain()
 
@@ -310,9 +310,17 @@ class Server:
                     self._worker.quotas.tidy()
                     self._worker.counters.certificates |= listener.standing()
             for connection in tuple(self._connections):
-                connection.expire()
+                self._expire(connection)
             if self._worker is not None:
                 self._look_for_garbage(self._worker.counters)
+
+    def _expire(self, connection: Connection) -> None:
+        """Look at one connection; a mistake over it is its own, not the end of all others."""
+        try:
+            connection.expire()
+        except Exception as error:
+            connection.report(error)
+            connection.abort()
 
     def _look_for_garbage(self, counters: Counters) -> None:
         look = self._garbage.look(counters.requests)

@@ -8,8 +8,11 @@ within a bound.
 """
 
 import re
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from kproxy.protocol.batch import BatchHeader, read_header
 from kproxy.protocol.record_runs import body_runs
@@ -25,30 +28,51 @@ NAMES = frozenset((EXPIRES_AT, TTL_MS))
 _NUMBER = re.compile(rb"[+-]?\d{1,18}")
 _TIMES_MAX = 100_000
 _BATCHES_MAX = 2000
-_NONE: Sequence[tuple[int, int]] = ()
-
-Times = Sequence[tuple[int, int]]
-"""(offset, when it expires) of the records of a batch that do, ascending by offset."""
+_OF_BATCH_MAX = 100_000  # more than any look wants of one: a window is less
+_FAR = 1 << 63  # an offset behind all others
 
 
-def read_times(segments: Segments, batches: Sequence[StoredBatch]) -> dict[int, Times]:
-    """Return the times of each batch by its base offset. Runs on a thread."""
+class Times(NamedTuple):
+    """The times at which records of a batch expire, of offsets from `first` through `through`.
+
+    `offsets`: of the records that do, ascending.
+    """
+
+    first: int
+    through: int
+    offsets: "array[int]"
+    at_ms: "array[int]"
+
+
+_NONE = Times(0, _FAR, array("q"), array("q"))
+
+
+def read_times(
+    segments: Segments, wanted: Sequence[tuple[StoredBatch, int]]
+) -> dict[int, Times]:  # fmt: skip
+    """Return the times of batches, each from an offset on, by its base offset. On a thread."""
     found: dict[int, Times] = {}
-    for base, *place in batches:
+    for (base, *place), first in wanted:
         with suppress(DamagedBatch):  # the next look says so
-            found[base] = list(_times(base, bytes(segments.batch(*place) or b"")))
+            found[base] = _times(base, bytes(segments.batch(*place) or b""), first)
     return found
 
 
-def _times(base: int, data: bytes) -> Iterator[tuple[int, int]]:
+def _times(base: int, data: bytes, first: int) -> Times:
     header = read_header(data)
+    found = Times(first, _FAR, array("q"), array("q"))
     if not may_expire(header, data):
-        return
-    try:
+        return found
+    with suppress(Malformed):  # a record that cannot be read does not expire
         for run in body_runs(header, data, headers=NAMES):
-            yield from times_in(base, run)
-    except Malformed:
-        return  # a record that cannot be read does not expire
+            for offset, at_ms in times_in(base, run):
+                if offset < first:
+                    continue
+                if len(found.offsets) == _OF_BATCH_MAX:
+                    return found._replace(through=offset - 1)
+                found.offsets.append(offset)
+                found.at_ms.append(at_ms)
+    return found
 
 
 def may_expire(header: BatchHeader, data: bytes | memoryview) -> bool:
@@ -77,34 +101,57 @@ def _expires_at(time_ms: int, headers: dict[bytes, bytes | None]) -> int | None:
 class Expiries:
     """The times of the batches that a share partition has looked at."""
 
-    __slots__ = ("_by_base", "_count", "unread")
+    __slots__ = ("_by_base", "_grown", "_looked", "unread")
 
     def __init__(self) -> None:
         self._by_base: dict[int, Times] = {}
-        self._count = 0
-        self.unread: list[StoredBatch] = []
-        """Batches that are to be read before it is known what of them has expired."""
+        self._grown = False
+        self._looked: list[int] = []
+        self.unread: list[tuple[StoredBatch, int]] = []
+        """Batches that are to be read before it is known what has expired, from an offset on."""
+
+    def begin(self) -> None:
+        """Begin a look."""
+        self.unread.clear()
+        self._looked.clear()
+
+    def settle(self) -> None:
+        """End a look that knows all: if too much is known, what it looked at stays alone.
+
+        Before that nothing is forgotten, or a look could want more than is kept for ever.
+        """
+        known = self._by_base
+        if self._grown:
+            self._grown = False
+            count = sum(len(one.offsets) for one in known.values())
+            if len(known) > _BATCHES_MAX or count > _TIMES_MAX:
+                self._by_base = {base: known[base] for base in self._looked}
 
     def add(self, found: dict[int, Times]) -> None:
-        if self._count > _TIMES_MAX or len(self._by_base) > _BATCHES_MAX:
-            self._by_base.clear()
-            self._count = 0
         self._by_base |= found
-        self._count += sum(map(len, found.values()))
+        self._grown = True
 
     def cut(self, first: int, last: int, batch: StoredBatch, now_ms: int) -> Iterator[Stretch]:
         """Yield a batch's stretches: what has expired by now, and what has not."""
         times = self._by_base.get(batch[0])
-        if times is None:
-            self.unread.append(batch)
+        if times is None or first < times.first or last > times.through:
+            self.unread.append((batch, first))
             times = _NONE
-        at = first
-        for offset, at_ms in times:
-            if at_ms > now_ms or not at <= offset <= last:
+        else:
+            self._looked.append(batch[0])
+        gone = at = first  # from the one to before the other all has expired
+        offsets, at_ms = times.offsets, times.at_ms
+        for number in range(bisect_left(offsets, first), bisect_right(offsets, last)):
+            offset = offsets[number]
+            if at_ms[number] > now_ms:
                 continue
             if offset > at:
+                if at > gone:
+                    yield gone, at - 1, EXPIRED
                 yield at, offset - 1, batch
-            yield offset, offset, EXPIRED
+                gone = offset
             at = offset + 1
+        if at > gone:
+            yield gone, at - 1, EXPIRED
         if at <= last:
             yield at, last, batch

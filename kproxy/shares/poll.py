@@ -28,6 +28,7 @@ from kproxy.shares.taking import Limits, Range
 from kproxy.shares.window import WINDOW_MAX
 
 _FOUND_MAX = 1000  # partitions with records in an answer
+_PATIENT_S = 5.0  # a look lasts, beyond what the client waits for; the next poll goes on with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,7 @@ class SharePoll:
         self._told = False
         self._errors: list[Found] = []
         self._goals: dict[SharePartition, int] = {}  # up to where lanes are looked for first
+        self._late_at = shares.now() + max(limits.max_wait_s, _PATIENT_S)
 
     async def run(self, next_request: NextRequest) -> list[Found]:
         """Poll and return the partitions' parts of the answer."""
@@ -106,6 +108,7 @@ class SharePoll:
             while True:
                 await source.answer_memory.wait_for_room()
                 self._told = False
+                self.settings = self._shares.settings(session.group)
                 if self._limits.min_bytes > 1:
                     left = deadline - now()
                     if left > 0 and await self._too_little() and not source.stopping:
@@ -115,7 +118,6 @@ class SharePoll:
                         finally:
                             session.gathering -= 1
                         if not next_request.arrived:
-                            self.settings = self._shares.settings(session.group)
                             continue
                 seen = await self._round()
                 if seen.found or seen.news:
@@ -123,9 +125,8 @@ class SharePoll:
                     if given or self._errors:
                         return [*given, *self._errors]
                     continue
-                if seen.again:
+                if seen.again and not self._is_late():
                     await self._pace.rest()
-                    self.settings = self._shares.settings(session.group)
                     continue
                 left = deadline - now()
                 if source.stopping or next_request.arrived or session.ended or left <= 0:
@@ -134,10 +135,16 @@ class SharePoll:
                     await self._pace.rest()
                 else:
                     await self._wait(next_request, left)
-                self.settings = self._shares.settings(session.group)
         finally:
             session.waiting.discard(self)
             self._pass_on()
+
+    def _is_late(self) -> bool:
+        """Return whether the client has waited for long enough; first what is ready is given."""
+        if self._shares.now() < self._late_at:
+            return False
+        goals, self._goals = self._goals, dict.fromkeys(self._goals, 0)
+        return goals == self._goals
 
     def set(self) -> None:
         """Wake the poll: there may be something."""
@@ -210,7 +217,7 @@ class SharePoll:
             for followed in list(dirty):
                 if seen.records_left <= 0 or (seen.found and seen.bytes_left <= 0):
                     break
-                if self._session.ended:
+                if self._session.ended or (seen.again and self._shares.now() >= self._late_at):
                     break
                 searching = self._look(followed, seen) if followed in dirty else None
                 if searching is not None and searching.unprepared:
@@ -260,13 +267,12 @@ class SharePoll:
             followed.error = error.code
             return None
         followed.error = Code.NONE
-        dirty = session.dirty
-        dirty.pop(followed, None)
+        session.dirty.pop(followed, None)
         if not found:
             share.waiters[followed] = None
             return None
         if self._acquire(followed, share, readable, lanes, seen) and share.has_more:
-            dirty[followed] = None  # had its turn: the others come first now
+            session.dirty[followed] = None  # had its turn: the others come first now
             share.wake_next()
         else:
             share.waiters[followed] = None
@@ -316,8 +322,9 @@ class SharePoll:
         if taken.runs:
             seen.unlogged.append(change)
         if not taken.ranges:
-            seen.again = seen.again or bool(taken.runs)
-            return bool(taken.runs)
+            any_done = bool(taken.runs) or (lanes is not None and not lanes.index.passes)
+            seen.again = seen.again or any_done
+            return any_done
         self._shares.held_until(share, deadline)
         ranges = taken.ranges
         if lanes is None:

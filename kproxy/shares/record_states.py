@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from kproxy.shares.lanes.index import LaneIndex
-from kproxy.virtual.rows.shares import COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
+from kproxy.virtual.rows.shares import COUNT_MAX, COUNT_SHIFT, STATE_BITS, TERMINAL, RecordState
 
 ACQUIRED, PENDING, DELAYED = int(RecordState.ACQUIRED), 5, 6
 _LOOKED_AT = 4096  # states at a time
@@ -18,6 +18,15 @@ IS_ACQUIRED = bytes(byte & STATE_BITS == ACQUIRED for byte in range(256))
 IS_TAKEN = bytes(byte & STATE_BITS in (ACQUIRED, PENDING, DELAYED) for byte in range(256))
 TO_ACQUIRED = bytes(byte & COUNT_BITS | ACQUIRED for byte in range(256))
 TO_DELAYED = bytes(byte & COUNT_BITS | DELAYED for byte in range(256))
+
+
+_DELIVERED = bytes(0 if TERMINAL[byte] else byte >> COUNT_SHIFT for byte in range(256))
+
+
+def delivered(states: bytearray) -> dict[int, int]:
+    """Return how many records were delivered so often, and are not done."""
+    counts = states.translate(_DELIVERED)
+    return {number: found for number in range(1, COUNT_MAX + 1) if (found := counts.count(number))}
 
 
 class RecordStates:
@@ -42,20 +51,20 @@ class RecordStates:
 
     def counts(self) -> dict[int, int]:
         """Return how many records were delivered so often, and are not done."""
-        found: dict[int, int] = {}
-        for byte in set(self._states):
-            if byte and not TERMINAL[byte]:
-                deliveries = byte >> COUNT_SHIFT
-                found[deliveries] = found.get(deliveries, 0) + self._states.count(byte)
-        return found
+        return delivered(self._states)
 
     def next_available(self, offset: int = 0) -> int:
         """Return the first offset, from this one on, that somebody may be given; `end`, or what
         comes behind it, is always one."""
         if offset >= self.end:
             return offset
-        found = self._states.translate(IS_AVAILABLE).find(1, max(0, offset - self.start))
-        return self.end if found < 0 else self.start + found
+        states, at = self._states, max(0, offset - self.start)
+        while at < len(states):  # a window that lanes have left may be very long
+            found = states[at : at + _LOOKED_AT].translate(IS_AVAILABLE).find(1)
+            if found >= 0:
+                return self.start + at + found
+            at += _LOOKED_AT
+        return self.end
 
     def _runs_in(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield (first, end, byte) of runs that are the same; nothing outside the window."""
@@ -81,12 +90,11 @@ class RecordStates:
         if TERMINAL[byte]:
             lanes.done(range(first, end))
         elif IS_AVAILABLE[byte]:
-            if lanes.is_busy_with(first):
-                lanes.returned(first, end)
-            elif first in lanes.expiring:  # the log did not take that it has expired
-                lanes.expired.extend(range(first, end))
-            elif end <= lanes.end:
-                self.holes.append((first, end))
+            for at, behind in lanes.returned(first, end):
+                if at in lanes.expiring:  # the log did not take that it has expired
+                    lanes.expired.extend(range(at, behind))
+                else:
+                    self.holes.append((at, behind))
 
     def _translate(self, first: int, end: int, table: bytes) -> None:
         part = slice(first - self.start, end - self.start)

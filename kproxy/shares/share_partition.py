@@ -21,7 +21,7 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.share_lanes import LaneMemory, ShareLanes
 from kproxy.shares.readable import Readable
 from kproxy.shares.taking import Limits, Range, Stretch
-from kproxy.shares.window import Acquired, Pending
+from kproxy.shares.window import WINDOW_MAX, Acquired, Pending
 from kproxy.store.rocks import Checkpoint
 from kproxy.virtual.rows import shares as share_rows
 from kproxy.virtual.rows.batches import NO_TRANSACTION, NOT_SAID, StoredBatch
@@ -127,7 +127,7 @@ class SharePartition:
             aborted = self._aborted_from(at, end)
             end = min(end, aborted.end)
         self._unread.clear()
-        self._expiries.unread.clear()
+        self._expiries.begin()
         found = Readable()
         records, damage = 0, self.shard.segments.damage
         for looked_at, (first, last, batch) in enumerate(self._stretches(at, end), 1):
@@ -141,8 +141,12 @@ class SharePartition:
                 else:
                     records += last - max(first, at) + 1
             if batch is not None and self.expires:
-                for stretch in self._expiries.cut(first, last, batch, now_ms):
+                upto = min(last, window.next_available(first) + WINDOW_MAX - 1)
+                for stretch in self._expiries.cut(first, upto, batch, now_ms):
                     found.add(*stretch)
+                if upto < last:  # the next look goes on in this very large batch
+                    at = upto + 1
+                    break
             else:
                 found.add(first, last, batch)
             at = last + 1
@@ -150,6 +154,7 @@ class SharePartition:
                 break
         if self.unprepared:
             raise Searching
+        self._expiries.settle()
         found.cut_short = at < behind
         return found
 
@@ -223,7 +228,7 @@ class SharePartition:
         unread, self._unread = self._unread, []
         segments, timed = self.shard.segments, self._expiries.unread[:_TIMED_MAX]
         if timed:
-            with segments.pinned({segment for _, segment, _, _ in timed}):
+            with segments.pinned({batch[1] for batch, _ in timed}):
                 times = await to_thread.run_sync(read_times, segments, timed, limiter=readers)
             self._expiries.add(times)
         with segments.pinned({segment for _, segment, _, _ in unread}):
@@ -240,7 +245,7 @@ class SharePartition:
     def has_more(self) -> bool:
         """Whether there may be more to be given: what is behind the end, or in the window."""
         if self.lanes is not None:
-            return self.lanes.index.is_ready
+            return self.lanes.index.is_ready or bool(self.window.holes)
         row = self.shard.state.partition(self.key)
         return row is not None and self.window.next_available() < row.next_offset
 
@@ -258,7 +263,7 @@ class SharePartition:
         if rules is not None:
             self.lanes = ShareLanes(
                 self.shard, self.key, self.group, self.window, rules, settings.read_committed,
-                memory, self.epoch, self.expires,
+                memory, self.epoch, self.expires, lanes,
             )  # fmt: skip
             if rules.holds:
                 self.shard.watchers.add(freed_key(self.key), self)
@@ -283,15 +288,15 @@ class SharePartition:
             return False
         self.window.trim(row.log_start)
         index = lanes.index
-        if lanes.is_stale:
-            lanes.hold_again(self.epoch)
-        if not index.clean():
+        if not (lanes.hold_again() and index.clean()):
             raise Searching
         end = lanes.end_of_look(row.last_stable if lanes.committed else row.next_offset)
         goal = min(goals.setdefault(self, end), end)
         ready = index.is_ready or bool(self.window.holes)
         if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
             return ready
+        if index.end >= end and not lanes.is_sure_now():
+            return False  # some of what is held lies behind all that may be read
         if lanes.is_damaged(end):
             if not ready:
                 raise KafkaError(Code.CORRUPT_MESSAGE, "the next batch is damaged")

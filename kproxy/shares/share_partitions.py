@@ -178,9 +178,10 @@ class SharePartitions:
                 if code:
                     self.take_back(change.share, change.pending)
                 else:
-                    if (held := holds.get(id(change))) and change.share.lanes is not None:
-                        for hold in held:
-                            change.share.lanes.index.hold(hold.lane)
+                    lanes = change.share.lanes
+                    if lanes is not None and lanes.rules.holds:
+                        for hold in holds.get(id(change), ()):
+                            lanes.hold(hold.lane)
                     change.share.settle(change.pending, backoff, now)
                     self.held_until(change.share, change.share.window.delayed_until)
                 self.let_go(change.share)

@@ -1,19 +1,15 @@
 """The standing of a share partition, for people: what is held, how often records were delivered."""
 
-from collections import Counter
 from typing import TypedDict
 
 from kproxy.shard.shard import Shard
+from kproxy.shares.record_states import delivered
 from kproxy.shares.share_partitions import SharePartitions
 from kproxy.virtual.rows import shares as share_rows
-from kproxy.virtual.rows.shares import (
-    COUNT_SHIFT,
-    SHARE_PARTITIONS,
-    STATE_BITS,
-    TERMINAL,
-    RecordState,
-)
+from kproxy.virtual.rows.shares import SHARE_PARTITIONS, STATE_BITS, RecordState
 from kproxy.virtual.types import PartitionKey
+
+_STATE = bytes(byte & STATE_BITS for byte in range(256))
 
 
 class Standing(TypedDict):
@@ -44,16 +40,15 @@ def standing(
         deliveries = known.window.counts()
         in_flight = known.window.held
     else:
-        counted = Counter(byte >> COUNT_SHIFT for byte in states if byte and not TERMINAL[byte])
-        deliveries, in_flight = dict(counted), 0
-    done = Counter(byte & STATE_BITS for byte in states)
+        deliveries, in_flight = delivered(states), 0
+    done = states.translate(_STATE)  # there may be as many as lanes look ahead at
     start = max(row.start, partition.log_start)
     first = next(state.stored_spans(key, start, partition.next_offset), None)
     oldest = None if first is None else state.batch_at(key, first[1])
     return Standing(
         in_flight=in_flight,
         deliveries={str(count): deliveries[count] for count in sorted(deliveries)},
-        acknowledged=done[RecordState.ACKNOWLEDGED],
-        archived=done[RecordState.ARCHIVED],
+        acknowledged=done.count(RecordState.ACKNOWLEDGED),
+        archived=done.count(RecordState.ARCHIVED),
         oldest_ms=-1 if oldest is None else oldest.max_time_ms,
     )

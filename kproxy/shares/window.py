@@ -35,6 +35,7 @@ from kproxy.virtual.rows.shares import (
 )
 
 _GAP_MAX = 1 << 18  # archived at once beyond the end: some milliseconds of the fold
+_RESUMED_MAX = 2000  # stretches at once: some milliseconds
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 """Types of acknowledgement."""
@@ -301,11 +302,8 @@ class Window(RecordStates):
             first, end = max(first, self.start), first + records
             if first >= end:
                 continue
-            if not IS_AVAILABLE[byte]:
-                self._put(first, end, byte)
-                continue
             deliveries = byte >> COUNT_SHIFT
-            if not (backoff and deliveries):
+            if not (IS_AVAILABLE[byte] and backoff and deliveries):
                 self._put(first, end, byte)
                 continue
             self._put(first, end, byte | DELAYED)
@@ -366,9 +364,11 @@ class Window(RecordStates):
         return pending
 
     def resume(self, now: float) -> bool:
-        """Resume records whose time has come; return whether there are any."""
+        """Resume records whose time has come, so many at once; return whether there are any."""
         any_due = self.lanes is not None and self.lanes.resume(now)
-        while self._delayed and self._delayed[0][0] <= now:
+        for _ in range(_RESUMED_MAX):
+            if self.delayed_until > now:
+                break
             _, first, last = heappop(self._delayed)
             first = max(first, self.start)
             for at, end, byte in list(self._runs_in(first, min(last + 1, self.end))):

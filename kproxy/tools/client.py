@@ -19,10 +19,13 @@ from kproxy.tools.client_settings import ClientSettings
 
 _TIMEOUT_S = 30
 _ANSWER_BYTES_MAX = 1 << 30
-_PAGE = 2000
+PAGE = 2000
+"""The partitions of a page of queues."""
 QUEUE, GROUP = 2, 32
 """The types of resources that have settings."""
 ROUTE_TO, ROUTE_FROM = "kproxy.route.to", "kproxy.route.from"
+REDRIVES = ""
+"""The place of redrives among routes by the queue that defines them."""
 
 Key = TypeVar("Key")
 Address = tuple[str, int]
@@ -42,8 +45,12 @@ def checked(code: int, what: str) -> None:
 class Client:
     """One connection to each node that is asked."""
 
-    def __init__(self, address: Address, settings: ClientSettings | None = None) -> None:
+    def __init__(
+        self, address: Address, settings: ClientSettings | None = None, *,
+        timeout_s: float = _TIMEOUT_S, answer_bytes_max: int = _ANSWER_BYTES_MAX,
+    ) -> None:  # fmt: skip
         self._first = address
+        self._timeout_s, self._answer_bytes_max = timeout_s, answer_bytes_max
         self._settings = settings or ClientSettings()
         self._sockets: dict[Address, socket.socket] = {}
         self._nodes: dict[int, Address] = {}
@@ -53,19 +60,24 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for connection in self._sockets.values():
             connection.close()
+        self._sockets.clear()
 
     # -- requests
 
     def call(self, key: int, version: int, values: dict[str, Any], node: int | None = None) -> Any:
         """Ask a node, or the one that was named. Raises CannotStart where it cannot be reached."""
-        address = self._first if node is None else self.nodes()[node]
+        address = self._first if node is None else self._address(node)
         self._correlation += 1
         try:
             return self._asked(address, self._connected(address), key, version, values)
         except OSError as error:
-            self._sockets.pop(address, None)
+            if lost := self._sockets.pop(address, None):
+                lost.close()
             if isinstance(error, ssl.SSLError):
                 raise CannotStart(
                     f"no TLS with {address[0]}:{address[1]}: {error.strerror or error}; are"
@@ -82,14 +94,17 @@ class Client:
     ) -> Any:  # fmt: skip
         connection.sendall(encode_request(key, version, self._correlation, values))
         length = int.from_bytes(_exactly(connection, 4), "big")
-        if length > _ANSWER_BYTES_MAX:
-            raise CannotStart(f"{address[0]}:{address[1]} does not speak Kafka's protocol")
+        if length > self._answer_bytes_max:
+            raise CannotStart(
+                f"{address[0]}:{address[1]} answers with {length} bytes: too many, or it does not"
+                " speak Kafka's protocol"
+            )
         return decode_response(key, version, _exactly(connection, length))[1]
 
     def _connected(self, address: Address) -> socket.socket:
         connection = self._sockets.get(address)
         if connection is None:
-            connection = socket.create_connection(address, timeout=_TIMEOUT_S)
+            connection = socket.create_connection(address, timeout=self._timeout_s)
             with suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
@@ -101,19 +116,27 @@ class Client:
             self._sockets[address] = connection
         return connection
 
+    def cluster(self) -> Any:
+        """Return the cluster's id, its controller and its nodes."""
+        values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+        return self.call(60, 1, values)
+
     def nodes(self) -> dict[int, Address]:
         """Return addresses by node id."""
         if not self._nodes:
-            self._nodes = {b.broker_id: (b.host, b.port) for b in self._cluster().brokers}
+            self._nodes = {b.broker_id: (b.host, b.port) for b in self.cluster().brokers}
         return self._nodes
 
     def cluster_id(self) -> str:
         """Return the id that the cluster keeps for life."""
-        return str(self._cluster().cluster_id)
+        return str(self.cluster().cluster_id)
 
-    def _cluster(self) -> Any:
-        values = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
-        return self.call(60, 1, values)
+    def _address(self, node: int) -> Address:
+        if node not in self._nodes:  # it may have come since
+            self._nodes = {}
+        if node not in self.nodes():
+            raise CannotStart(f"node {node} is gone; ask again")
+        return self._nodes[node]
 
     def by_coordinator(self, groups: Sequence[str]) -> dict[int, list[str]]:
         """Return groups by the node that coordinates them."""
@@ -127,12 +150,12 @@ class Client:
 
     # -- queues
 
-    def pages(self, first: str = "") -> Iterator[list[Any]]:
-        """Yield all queues by name from this name on, some thousands of partitions at a time."""
+    def pages(self, first: str = "", partitions: int = PAGE) -> Iterator[list[Any]]:
+        """Yield all queues by name from this name on, so many partitions at a time."""
         cursor: dict[str, Any] | None = {"topic_name": first, "partition_index": 0}
         while cursor is not None:
             page = self.call(
-                75, 0, {"topics": (), "response_partition_limit": _PAGE, "cursor": cursor}
+                75, 0, {"topics": (), "response_partition_limit": partitions, "cursor": cursor}
             )
             yield list(page.topics)
             after = page.next_cursor
@@ -151,6 +174,14 @@ class Client:
                 "include_topic_authorized_operations": False,
             }
             yield from self.call(3, 10, values).topics
+
+    def leaders(self, names: Sequence[str]) -> dict[tuple[str, int], int]:
+        """Return the node of each partition of queues with these names."""
+        return {
+            (topic.name, part.partition_index): part.leader_id
+            for topic in self.metadata(names)
+            for part in topic.partitions
+        }
 
     def queue(self, name: str) -> Any:
         """Return one queue with all its partitions. Raises Refused."""
@@ -197,6 +228,12 @@ class Client:
 
         return self._at_leaders(leaders, ask)
 
+    def disk(self, node: int) -> tuple[int, int] | None:
+        """Return a node's bytes in all and free; None: the asker may not know."""
+        for directory in self.call(35, 4, {"topics": ()}, node).results:
+            return int(directory.total_bytes), int(directory.usable_bytes)
+        return None
+
     def _at_leaders(
         self,
         leaders: dict[tuple[str, int], int],
@@ -210,7 +247,7 @@ class Client:
 
     def delete(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Delete queues; (name, error code) of each."""
-        for some in chunks(names, _PAGE):
+        for some in chunks(names, PAGE):
             topics = [{"name": name, "topic_id": None} for name in some]
             answer = self.call(20, 6, {"topics": topics, "timeout": _TIMEOUT_S * 1000})
             for one in answer.responses:
@@ -315,11 +352,12 @@ class Client:
 
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
         """Return the states of routes out of a queue's partitions, by the queue that defines
-        each.
+        each; of its redrive: `REDRIVES`.
         """
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in chain.from_iterable(self._states(queue, "routes", nodes)):
-            found[one["queue"]].append(one)
+            of_redrive = one.get("redrive") is not None
+            found[REDRIVES if of_redrive else one["queue"]].append(one)
         return found
 
     def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -17,6 +17,8 @@ from kproxy.security import scram
 from kproxy.security.scram import BadLogin
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = (*sorted(scram.HASHES, reverse=True), "PLAIN")
+"""The ways to log in, the best first."""
 _CREDENTIALS = re.compile(r"""(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+))""")
 _KNOWN = frozenset(
     (
@@ -26,6 +28,10 @@ _KNOWN = frozenset(
         "ssl.keystore.location", "ssl.keystore.type", "ssl.endpoint.identification.algorithm",
     )
 )  # fmt: skip
+
+
+class NotLoggedIn(CannotStart):
+    """The server does not take these credentials; the message is one line for a person."""
 
 
 class ClientSettings(NamedTuple):
@@ -81,7 +87,7 @@ class ClientSettings(NamedTuple):
         def send(token: bytes) -> bytes:
             answer = call(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": token})
             if answer.error_code:
-                raise CannotStart(f"not logged in as {self.user}: {answer.error_message}")
+                raise NotLoggedIn(f"not logged in as {self.user}: {answer.error_message}")
             return bytes(answer.auth_bytes)
 
         if self.mechanism == "PLAIN":
@@ -91,11 +97,11 @@ class ClientSettings(NamedTuple):
         try:
             client.check(send(client.final(send(client.first()))))
         except BadLogin as error:
-            raise CannotStart(f"not logged in as {self.user}: {error}") from None
+            raise NotLoggedIn(f"not logged in as {self.user}: {error}") from None
 
 
-def read_client_settings(path: Path | None) -> ClientSettings:
-    """Read the settings. Raises CannotStart."""
+def read_client_settings(path: Path | None, *, credentials: bool = True) -> ClientSettings:
+    """Read the settings; without `credentials` none are to be there. Raises CannotStart."""
     if path is None:
         return ClientSettings()
     try:
@@ -108,10 +114,12 @@ def read_client_settings(path: Path | None) -> ClientSettings:
             name, _, value = (part.strip() for part in line.partition("="))
             if name in _KNOWN:  # others are for other tools
                 values[name] = value
-    return client_settings(path, values)
+    return client_settings(path, values, credentials=credentials)
 
 
-def client_settings(path: Path | str, values: Mapping[str, str]) -> ClientSettings:
+def client_settings(
+    path: Path | str, values: Mapping[str, str], *, credentials: bool = True
+) -> ClientSettings:
     """Return the settings of these values, which are of `path`. Raises CannotStart."""
     protocol = values.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
@@ -122,7 +130,7 @@ def client_settings(path: Path | str, values: Mapping[str, str]) -> ClientSettin
     mechanism, user, password = None, "", ""
     if protocol.startswith("SASL"):
         mechanism = values.get("sasl.mechanism") or values.get("sasl.mechanisms")
-        if mechanism not in ("PLAIN", *scram.HASHES):
+        if mechanism not in MECHANISMS:
             raise CannotStart(
                 f"{path}: sasl.mechanism is PLAIN or one of {', '.join(scram.HASHES)}"
             )
@@ -131,8 +139,10 @@ def client_settings(path: Path | str, values: Mapping[str, str]) -> ClientSettin
             found = {name: re.sub(r"\\(.)", r"\1", quoted) or bare
                      for name, quoted, bare in _CREDENTIALS.findall(jaas)}  # fmt: skip
             user, password = found.get("username", user), found.get("password", password)
-        if not user or not password:
+        if credentials and not (user and password):
             raise CannotStart(f"{path}: give sasl.username and sasl.password")
+        if not credentials and (user or password):
+            raise CannotStart(f"{path}: take user and password out: each logs in as himself")
     keystore = values.get("ssl.keystore.location")
     return ClientSettings(
         tls=protocol.endswith("SSL"),

@@ -13,13 +13,16 @@ from kproxy.tools.client_settings import ClientSettings, read_client_settings
 _SETTINGS = "kproxy.client_settings"
 
 
-def _address(context: Any, parameter: Any, text: str | None) -> Address | None:
-    if text is None:
-        return None
-    host, _, port = text.split(",")[0].rpartition(":")
+def parsed_address(text: str, example: str) -> Address:
+    """Return a host and a port. Raises BadParameter."""
+    host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise click.BadParameter(f"{text}: write it as HOST:PORT, for example 127.0.0.1:9092")
+        raise click.BadParameter(f"{text}: write it as HOST:PORT, for example {example}")
     return host.strip("[]"), int(port)
+
+
+def _address(context: Any, parameter: Any, text: str | None) -> Address | None:
+    return None if text is None else parsed_address(text.split(",")[0], "127.0.0.1:9092")
 
 
 def _keep_settings(context: click.Context, parameter: Any, path: Path | None) -> None:

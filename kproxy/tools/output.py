@@ -54,8 +54,10 @@ def print_json(lines: Iterable[dict[str, Any]]) -> None:
         click.echo(json.dumps(line))
 
 
-def size(count: int) -> str:
-    """Return a number of bytes for a person."""
+def size(count: int | None) -> str:
+    """Return a number of bytes for a person; None: nobody says."""
+    if count is None:
+        return "-"
     from rich.filesize import decimal
 
     return decimal(count)

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from kproxy.metadata.routing import Template, read_template
-from kproxy.tools.client import ROUTE_FROM, ROUTE_TO, Client, Refused
+from kproxy.tools.client import REDRIVES, ROUTE_FROM, ROUTE_TO, Client, Refused
 
+REDRIVE_TO = "kproxy.redrive.to"
 Leaders = dict[tuple[str, int], int]
 
 
@@ -26,7 +27,7 @@ class RoutePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLine:
-    """A route as seen from one queue: `to d-{key}`, `to red`, or `from orders`.
+    """A route as seen from one queue: `to d-{key}`, `to red`, `from orders`, or `redrive to *`.
 
     `lag`, `made`: of all partitions that are told of. `waits`: why it waits, the first reason.
     """
@@ -44,7 +45,9 @@ def routes_of(
     """Return all routes to and from a queue with these settings and partitions: its own first."""
     told = client.routes(name, _nodes(leaders.values()))
     to, source = settings.get(ROUTE_TO), settings.get(ROUTE_FROM)
-    found = []
+    found, redrive = [], told.pop(REDRIVES, [])
+    if again := settings.get(REDRIVE_TO):
+        found.append(_line(f"redrive to {again}", redrive, leaders))
     if to:
         found.append(_line(f"to {to}", told.pop(name, []), leaders))
     elif name in told:  # it has been one: what it had then is passed on still

@@ -15,15 +15,15 @@ import click
 from kproxy.admin_socket.client import asking
 from kproxy.common.errors import CannotStart
 from kproxy.security import scram
+from kproxy.tools.admin.access import MECHANISMS, users
 from kproxy.tools.client import Address, Client, checked
 from kproxy.tools.config_options import data_dir_option
 from kproxy.tools.options import address as address_option
 from kproxy.tools.options import as_json_option, asked, given_settings, path, settings_option
 from kproxy.tools.output import print_json, table
 
-_DESCRIBE, _ALTER = 50, 51
-_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-_NAMES = {number: name for name, number in _NUMBERS.items()}
+_ALTER = 51
+_NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _LOCAL = ("127.", "localhost", "::1", "[::1]")
 _PASSWORD_BYTES_MAX = 1024
 _SALT_BYTES = 24
@@ -140,15 +140,10 @@ def _listed(data_dir: Path, address: Address | None) -> dict[str, list[tuple[str
         found: dict[str, list[tuple[str, int]]] = {}
         with asking(_worker_directory(data_dir), "list-users") as answers:
             for one in answers.progress():
-                entry = (_NAMES[one["mechanism"]], int(one["iterations"]))
+                entry = (MECHANISMS[one["mechanism"]], int(one["iterations"]))
                 found.setdefault(one["user"], []).append(entry)
         return found
-    answer = asked(address, lambda client: client.call(_DESCRIBE, 0, {"users": None}))
-    checked(answer.error_code, answer.error_message or "users")
-    return {
-        one.user: [(_NAMES[info.mechanism], info.iterations) for info in one.credential_infos]
-        for one in answer.results
-    }
+    return dict(asked(address, users))
 
 
 @users_command.command(name="list")

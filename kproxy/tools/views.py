@@ -3,20 +3,23 @@
 import base64
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kproxy.tools.client import Client
-from kproxy.tools.routes import RouteLine, own_routes, routes_of
+from kproxy.tools.client import PAGE, Client
+from kproxy.tools.routes import Leaders, RouteLine, own_routes, routes_of
 
 _MANY = 200  # groups asked for at a time
+_LOOKS_MAX = 10
+"""The pages of names that are looked at for one page of queues."""
 _SHARE = "share"
 _OF_QUEUE = 1  # the source of a setting that the queue sets itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """A queue in a list. `lag`: of the group asked for, None without one.
+    """A queue in a list. `lag`: of the group asked for, None without one; `bytes`: None where the
+    asker may not know.
 
     `route`: the one it defines, where routes are asked for.
     """
@@ -24,7 +27,7 @@ class QueueLine:
     name: str
     partitions: int
     records: int
-    bytes: int
+    bytes: int | None
     lag: int | None = None
     route: RouteLine | None = None
     decoded: str | None = None
@@ -71,6 +74,67 @@ def queues(
     yield from _lines(client, pending, offsets, routes=routes)
 
 
+def some_queues(
+    client: Client, wanted: TopicSpec, *, first: str = "", prefix: str = "", limit: int,
+    page: int = PAGE,
+) -> tuple[list[QueueLine], str | None]:  # fmt: skip
+    """Return the wanted queues that begin with a prefix, so many at most, and the name to go on
+    from; None: there is no more.
+
+    Names are looked at for a while, a page after another: it may find none and yet go on.
+    """
+    found: dict[str, dict[int, int]] = {}
+    after: str | None = None
+    for number, topics in enumerate(client.pages(max(first, prefix), page), 1):
+        for topic in topics:
+            after = topic.name
+            if after.startswith(prefix) and wanted(after):
+                parts = found.setdefault(after, {})
+                parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
+        if after is not None and not after.startswith(prefix):
+            break
+        if len(found) > limit or number == _LOOKS_MAX:
+            break
+    else:
+        after = None
+    if after is not None and not after.startswith(prefix):
+        after = None
+    names = list(found)
+    if len(names) > limit:
+        after = names[limit]
+    elif after is not None:
+        found.pop(after, None)  # it may have more partitions
+    lines = _lines(client, {name: found[name] for name in list(found)[:limit]}, None, routes=False)
+    return list(lines), after
+
+
+def some_routes(
+    client: Client, *, first: str, prefix: str, limit: int
+) -> tuple[list[tuple[str, RouteLine]], str | None]:
+    """Return queues that define a route, so many at most, and the name to go on from; None: there
+    is no more. Names are looked at for a while, as by `some_queues`.
+    """
+    found: list[tuple[str, RouteLine]] = []
+    for number, topics in enumerate(client.pages(max(first, prefix)), 1):
+        parts: dict[str, dict[int, int]] = {}
+        for topic in topics:
+            if topic.name.startswith(prefix):
+                leaders = parts.setdefault(topic.name, {})
+                leaders.update((part.partition_index, part.leader_id) for part in topic.partitions)
+        definers = client.route_settings(list(parts))
+        names = [name for name in parts if name in definers]
+        wanted = {name: parts[name] for name in names[: limit + 1 - len(found)]}
+        found += sorted(own_routes(client, wanted), key=lambda one: one[0])
+        last = topics[-1].name if topics else prefix
+        if len(found) > limit:
+            return found[:limit], found[limit][0]
+        if not last.startswith(prefix):
+            break
+        if number == _LOOKS_MAX:
+            return [one for one in found if one[0] != last], last
+    return found, None
+
+
 def _lines(
     client: Client,
     found: dict[str, dict[int, int]],
@@ -93,10 +157,16 @@ def _lines(
             name=name,
             partitions=len(parts),
             records=sum(ends.get(key, 0) - starts.get(key, 0) for key in keys),
-            bytes=sum(sizes.get(key, 0) for key in keys),
+            bytes=_total(sizes, keys),
             lag=None if offsets is None else _lag(offsets, ends, keys),
             route=defined.get(name),
         )
+
+
+def _total(sizes: dict[Any, int], keys: list[Any]) -> int | None:
+    """Return the sum; None: no size is told."""
+    told = [sizes[key] for key in keys if key in sizes]
+    return sum(told) if told else None
 
 
 def _lag(offsets: dict[Any, int], ends: dict[Any, int], keys: list[Any]) -> int:
@@ -120,7 +190,7 @@ def groups(
         shared = client.shared([group.group_id for group in some if group.group_type == _SHARE])
         offsets = client.committed([group.group_id for group in some if group.group_type != _SHARE])
         parts = {part for found in offsets.values() for part in found}
-        ends = client.offsets(_leaders(client, sorted({name for name, _ in parts})), -1)
+        ends = client.offsets(client.leaders(sorted({name for name, _ in parts})), -1)
         for group in some:
             found = offsets.get(group.group_id, {})
             shares = shared.get(group.group_id, {})
@@ -137,14 +207,6 @@ def groups(
     return lines
 
 
-def _leaders(client: Client, names: list[str]) -> dict[tuple[str, int], int]:
-    return {
-        (topic.name, part.partition_index): part.leader_id
-        for topic in client.metadata(names)
-        for part in topic.partitions
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
     """One partition of a queue."""
@@ -153,7 +215,7 @@ class PartitionLine:
     leader: int
     start: int
     end: int
-    bytes: int
+    bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +244,14 @@ class GroupDescription:
 
 
 def describe(client: Client, name: str) -> GroupDescription:
-    """Describe a queue. Raises Refused where there is no such queue."""
+    """Describe a queue with all that read it. Raises Refused where there is no such queue."""
+    found, leaders = described(client, name)
+    groups_, shares = readers(client, name, leaders, found.partitions)
+    return replace(found, groups=groups_, share_groups=shares)
+
+
+def described(client: Client, name: str) -> tuple[GroupDescription, Leaders]:
+    """Return a queue without its groups, and its leaders by partition. Raises Refused."""
     topic = client.queue(name)
     leaders = {(name, p.partition_index): p.leader_id for p in topic.partitions}
     starts, ends = client.offsets(leaders, -2), client.offsets(leaders, -1)
@@ -193,21 +262,32 @@ def describe(client: Client, name: str) -> GroupDescription:
             leader=leaders[name, index],
             start=starts.get((name, index), -1),
             end=ends.get((name, index), -1),
-            bytes=sizes.get((name, index), 0),
+            bytes=sizes.get((name, index)),
         )
         for _, index in sorted(leaders)
     ]
-    listed, configs = client.groups(), client.configs([name], None)[0].configs
+    configs = client.configs([name], None)[0].configs
     settings = {one.name: one.value for one in configs if one.config_source == _OF_QUEUE}
-    return GroupDescription(
+    found = GroupDescription(
         name=name,
         id=base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("="),
         partitions=lines,
         settings=settings,
-        groups=_groups_of(client, listed, name, len(lines), ends),
-        share_groups=_share_groups_of(client, listed, name, leaders),
         waiting=client.delays(name, {node for node in leaders.values() if node >= 0}),
         routes=routes_of(client, name, settings, leaders),
+    )
+    return found, leaders
+
+
+def readers(
+    client: Client, name: str, leaders: Leaders, lines: list[PartitionLine]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the groups that have offsets on a queue, and the share groups that read it."""
+    ends = {(name, line.partition): line.end for line in lines if line.end >= 0}
+    listed = client.groups()
+    return (
+        _groups_of(client, listed, name, len(lines), ends),
+        _share_groups_of(client, listed, name, leaders),
     )
 
 

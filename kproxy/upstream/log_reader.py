@@ -95,12 +95,14 @@ class LogReader:
                 self._look_at_busy()
                 if self._active:
                     self._read_some()
-            except (CancelledError, RuntimeError):  # the event loop has ended
+            except CancelledError:  # the event loop ends
                 break
             except KafkaException as error:
                 _log.warning("read_failed", reason=reason_of(error))
                 time.sleep(_RETRY_S)
             except Exception:
+                if self._loop.is_closed():
+                    break
                 _log.exception("read_failed")  # a reader that lacks it will ask for it again
         with suppress(KafkaException):
             self._consumer.close()

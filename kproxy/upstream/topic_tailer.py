@@ -145,7 +145,7 @@ class TopicTailer:
                 # A caller that closes may end the event loop next
                 if messages and not self._closing:
                     self._hand_over(messages)
-            except (CancelledError, RuntimeError):  # the event loop has ended
+            except CancelledError:  # the event loop ends
                 return
             except RowsFailed as error:
                 self._tell_failed(f"cannot write the catalogue: {error}")
@@ -154,6 +154,8 @@ class TopicTailer:
                 _log.warning("follow_failed", reason=reason_of(error))
                 time.sleep(_RETRY_S)
             except Exception as error:  # a frozen catalogue would be found out by nobody
+                if self._loop.is_closed():
+                    return
                 _log.exception("follow_ended")
                 self._tell_failed(f"cannot take in what other workers say: {error!r}")
                 return

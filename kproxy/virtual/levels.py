@@ -9,7 +9,7 @@ FEATURE = "kproxy.level"
 """Its name as a feature (KIP-584): `kafka-features.sh` shows and upgrades it."""
 OLDEST = 1
 NEWEST = 9
-RELEASED = 8
+RELEASED = 9
 """The newest level of a release. It is closed: what is new from now on needs the next one."""
 CALLS_FROM = 2
 """All workers call the owner of a log that they append to (`upstream.link`)."""

@@ -86,7 +86,7 @@ class State(CachedRows):
         if row is None or not row.any_routes:
             return None
         found = self.kv.walk(*ROUTES.range(key))
-        return min((route_rows.decode_route(data).landed for _, data in found), default=None)
+        return min(route_rows.landed_of(found), default=None)
 
     def aborted(
         self, key: PartitionKey, start: int, end: int

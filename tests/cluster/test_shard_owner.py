@@ -35,7 +35,7 @@ from kproxy.virtual.snapshot import AS_OF_KEY, Anchors, encode_as_of
 from kproxy.virtual.types import QueueId, ShardId
 from tests.commands import command
 from tests.fakes import DictKv, as_served
-from tests.harness import until
+from tests.harness import patient, until
 from tests.present import present
 from tests.simulation.workers.cluster import World
 from tests.simulation.workers.offset_topic import SimRowsWriter
@@ -49,7 +49,7 @@ OTHER = 1 << 40  # a writer
 
 
 async def served(life: Life) -> Shard:
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         while (shard := life.shards.serving(0)) is None:
             await anyio.sleep(0.001)
     return shard
@@ -131,7 +131,7 @@ async def test_a_shard_is_taken_away_from_all_that_works_on_it(
                     await checkpoint()
                 take_away(life)
                 await life.remote_cleanup.round()
-                with anyio.fail_after(20):
+                with anyio.fail_after(patient(20)):
                     while life.shards.serving(0) is not None:
                         await checkpoint()
             tasks.cancel_scope.cancel()
@@ -148,7 +148,7 @@ async def test_a_shard_is_served_until_another_worker_claims_it(life: Life) -> N
     await fill(shard, QueueIds(1).new(ShardId(0)))  # it answers while nobody else could
     assert life.shards.serving(0) is shard
     take_away(life)
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         await until(lambda: life.shards.serving(0) is None)
         await until(lambda: shard.tasks is None)
     await anyio.sleep(2 * shard_owner._CLAIM_AGAIN_S)
@@ -178,7 +178,7 @@ async def test_request_to_a_given_up_shard_is_sent_elsewhere(life: Life) -> None
     rows = shard.kv.scan(b"g", b"h")
     next(rows)
     take_away(life)
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         while life.shards.serving(0) is not None or shard.tasks is not None:
             await checkpoint()
     for touch in (lambda: shard.kv.get(b"m"), lambda: next(rows), lambda: shard.commit({})):
@@ -199,7 +199,7 @@ async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
         assert shard.state.queue("q") is not None
         given_up.append(weakref.ref(shard))
         take_away(life)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             while life.shards.serving(0) is not None or shard.tasks is not None:
                 await checkpoint()
 
@@ -208,7 +208,9 @@ async def test_little_is_left_of_shards_that_were_given_up(life: Life) -> None:
     with as_served():
         await give_up(life)
         await until(lambda: (left := given_up[0]()) is None or not left.state.cached, 20)
-        with anyio.fail_after(30):  # a loop's variable may hold one, timers hold the latest
+        with anyio.fail_after(
+            patient(30)
+        ):  # a loop's variable may hold one, timers hold the latest
             while sum(shard() is not None for shard in given_up) > len(given_up) - 3:
                 await give_up(life)
                 assert present(net.look(0)).everything
@@ -279,7 +281,7 @@ async def test_a_log_that_cannot_be_read_is_said_and_tried_again(
         life.world.published[0].commit(published, 0.0)
         life.world.logs[0].append(Envelope(Kind.APPEND, queue_id, 0, body=b"no batch", writer=9))
         life.shards.assigned(frozenset({0}))
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             while len([line for line in said if line["event"] == "shard_failed"]) < 2:
                 await checkpoint()
 

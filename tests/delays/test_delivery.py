@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from anyio import create_task_group
+from anyio.lowlevel import checkpoint
 
 from kproxy.delays.delays import Delays
-from kproxy.delays.delivery import BATCHES_AT_ONCE, UNPACKED_MAX
+from kproxy.delays.delivery import BATCHES_AT_ONCE, UNPACKED_MAX, Plan, plan
 from kproxy.delays.looker import Looker, Means
-from kproxy.delays.splitting import grouped, parts
-from kproxy.protocol.batch import CODECS
+from kproxy.delays.splitting import grouped, parts, waiting_by_key
+from kproxy.loop.pace import SLICE_S
+from kproxy.protocol.batch import CODECS, HEADER_BYTES
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of
 from kproxy.protocol.records import INSPECTED_BYTES_MAX, unpacked
+from kproxy.virtual.commands.delays import Later as LaterCommand
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.queues import CreateQueue
 from kproxy.virtual.rows.delays import WAITING_BATCHES
@@ -147,3 +151,71 @@ def test_a_fixed_delay_keeps_the_order_over_owners() -> None:
     assert delays.due_ms(shard, KEY, 1000, BEGUN_MS + 10) == BEGUN_MS + 4000
     assert delays.due_ms(shard, KEY, 1000, BEGUN_MS + 20) == BEGUN_MS + 4000
     assert delays.due_ms(shard, KEY, 500, BEGUN_MS + 20) == BEGUN_MS + 520
+
+
+async def test_a_record_that_is_replaced_all_the_time_holds_up_no_other() -> None:
+    """FAULT: each DUE named the replaced one as well, and was void as a whole, for ever."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    shard.apply(CreateQueue(KEY[0], "q", 1, {}).envelope())
+    clock: Any = Later()
+    looker = Looker(shard, Means(worker.catalogue, worker.config, clock))
+    append, written = shard.append, 0
+
+    def put(name: bytes, due_ms: int) -> None:
+        body = body_of(Content(name, b"v"), [])
+        data = waiting_by_key(due_ms, body, scheduled=False)
+        shard.apply(
+            LaterCommand.envelope(
+                KEY, [data], split=data[:HEADER_BYTES], time_ms=1, look_ms=1, gone=[]
+            )
+        )
+
+    def late(some: Sequence[Envelope]) -> Any:
+        nonlocal written
+        written += 1
+        put(b"restless", clock.ms)
+        clock.ms += 1
+        return append(some)
+
+    for number in range(9):
+        put(b"%d" % number, BEGUN_MS + number)
+    put(b"restless", BEGUN_MS - 1)
+    clock.ms = BEGUN_MS + 10
+    shard.append = late
+    for _ in range(30):
+        await looker.scan_once()
+    assert shard.state.partition(KEY).next_offset == 9
+    assert written > 9
+
+
+async def test_many_partitions_that_are_due_are_planned_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: 200 of them with 200 records each held the loop for a quarter of a second."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    for number in range(10):
+        queue_id = QueueId(bytes([number]) * 16)
+        shard.apply(CreateQueue(queue_id, f"q{number}", 1, {}).envelope())
+        shard.apply(later((queue_id, 0), waiting(50)))
+    looker = Looker(shard, Means(worker.catalogue, worker.config, worker.clock))
+    turns, planned_in = 0, []
+
+    def slow(*given: Any) -> Plan:
+        planned_in.append(turns)
+        time.sleep(2 * SLICE_S)
+        return plan(*given)
+
+    async def count() -> None:
+        nonlocal turns
+        while len(planned_in) < 10:
+            turns += 1
+            await checkpoint()
+
+    monkeypatch.setattr("kproxy.delays.looker.plan", slow)
+    async with create_task_group() as tasks:
+        tasks.start_soon(count)
+        await looker.scan_once()
+    assert len(set(planned_in)) == 10
+    assert shard.state.partition((QueueId(bytes(16)), 0)).next_offset == 1

@@ -1,19 +1,28 @@
 """Waiting records that are replaced and cancelled by their keys, over a served kproxy."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kproxy.common.errors import CannotStart
 from kproxy.delays import listing
-from kproxy.virtual.commands.queues import CreateQueue
+from kproxy.handlers.produce.produce import append
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.produce_request import ProduceRequest, Topic
+from kproxy.tools.records import waiting as waiting_tool
+from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue
 from kproxy.virtual.types import QueueId
+from kproxy.worker.worker import Worker
 from tests.delays.test_delays import INVALID_CONFIG, INVALID_RECORD, put, saying, seen
 from tests.fakes import memory_worker
 from tests.forked import run_kproxy
 from tests.harness import Served, eventually
 from tests.virtual.commands.delay_cases import later, mixed, waiting
 from tests.wire import Wire, keyed
+
+POLICY_VIOLATION = 44
 
 
 def test_a_reminder_is_replaced_cancelled_and_delivered_once(wire: Wire, queue: str) -> None:
@@ -82,3 +91,71 @@ async def test_a_list_goes_on_within_a_batch(monkeypatch: pytest.MonkeyPatch) ->
     for wrong in ("", "1:2", "a:b:c", "-1:0:0", f"{1 << 63}:0:0"):
         with pytest.raises(ValueError, match=r".*"):
             listing.read_place(wrong)
+
+
+class Losing:
+    """A client of a worker; the answer to its first Produce is lost."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.answers = worker, 0
+
+    def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str]:
+        return dict.fromkeys(keys, "key")
+
+    def queue(self, name: str) -> Any:
+        return SimpleNamespace(partitions=[SimpleNamespace(partition_index=0, leader_id=1)])
+
+    def call(self, key: int, version: int, values: dict[str, Any], node: int = -1) -> Any:
+        if key == ApiKey.INIT_PRODUCER_ID:
+            return SimpleNamespace(error_code=0, producer_id=7 + self.answers, producer_epoch=0)
+        (topic,) = values["topic_data"]
+        parts = [(part["index"], part["records"]) for part in topic["partition_data"]]
+        taken = append(
+            self.worker, version, ProduceRequest(None, -1, [Topic(topic["name"], parts)])
+        )
+        assert taken is not None
+        taken.body()
+        self.answers += 1
+        if self.answers == 1:
+            raise CannotStart("the connection ended")
+        told = SimpleNamespace(error_code=taken.code, error_message=None)
+        return SimpleNamespace(responses=[SimpleNamespace(partition_responses=[told])])
+
+
+async def test_a_cancellation_whose_answer_is_lost_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: it was sent again without a sequence, and its sender heard that nothing waits."""
+    monkeypatch.setattr(waiting_tool, "_AGAIN_S", 0.0)
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    configs = {"kproxy.delay.ms": "60000", "kproxy.delay.replace": "key"}
+    shard.apply(CreateQueue(QueueId(bytes(16)), "q", 1, configs).envelope())
+    put = append(worker, 9, ProduceRequest(None, -1, [Topic("q", [(0, keyed((b"k", b"v")))])]))
+    assert put is not None
+    client: Any = Losing(worker)
+    assert waiting_tool.cancel_waiting(client, "q", b"k")
+    assert client.answers == 2
+    assert not waiting_tool.cancel_waiting(client, "q", b"never")
+
+
+async def test_a_record_is_cancelled_where_too_many_wait() -> None:
+    """FAULT: once a queue's kproxy.delay.records.max was lowered nothing could be cancelled."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    queue_id = QueueId(bytes(16))
+    configs = {"kproxy.delay.ms": "60000", "kproxy.delay.replace": "key"}
+    shard.apply(CreateQueue(queue_id, "q", 1, configs).envelope())
+
+    def code(*records: tuple[bytes, bytes | None]) -> int:
+        call = append(worker, 9, ProduceRequest(None, -1, [Topic("q", [(0, keyed(*records))])]))
+        assert call is not None
+        call.body()
+        return call.code
+
+    assert code((b"a", b"v"), (b"b", b"v")) == 0
+    lowered = {"kproxy.delay.records.max": "1"}
+    shard.apply(ConfigureQueue(queue_id, lowered, [], False).envelope())
+    assert code((b"c", b"v")) == POLICY_VIOLATION
+    assert code((b"a", None)) == 0
+    assert code((b"a", None)) == INVALID_RECORD

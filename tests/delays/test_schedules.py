@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -154,3 +155,23 @@ def test_a_wrong_line_or_zone_is_told(line: str, zone: str, told: str) -> None:
     }
     with pytest.raises(ValueError, match=told):
         schedule_in(headers)
+
+
+@pytest.mark.parametrize(
+    ("line", "day", "minute"),
+    [("30 2 * * *", 26, 150), ("30 * * * *", 25, 150), ("15,45 2,3 * * *", 25, 195)],
+)
+def test_the_next_time_lies_ahead_in_an_hour_that_comes_twice(
+    line: str, day: int, minute: int
+) -> None:
+    """FAULT: a record that was set or delivered in the second one was due at once, again and
+    again, until the time of its line had come a second time."""
+    zone = ZoneInfo("Europe/Berlin")
+    now = datetime(2026, 10, 25, 2, 10, tzinfo=zone, fold=1)
+    now_ms = int(now.timestamp() * 1000)
+    due_ms = int(datetime(2026, 10, 25, 2, tzinfo=zone).timestamp() * 1000)
+    found_ms = Schedule(0, line, "Europe/Berlin").after(due_ms, now_ms)
+    assert found_ms is not None
+    assert found_ms > now_ms
+    found = datetime.fromtimestamp(found_ms / 1000, zone)
+    assert (found.day, 60 * found.hour + found.minute) == (day, minute)

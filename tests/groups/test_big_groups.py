@@ -24,7 +24,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
-from tests.harness import until
+from tests.harness import patient, until
 
 PARTITIONS = 4000
 
@@ -35,7 +35,7 @@ async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
     worker = memory_worker(**settings)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(patient(30)):
             yield worker
         tasks.cancel_scope.cancel()
 

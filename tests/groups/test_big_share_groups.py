@@ -23,7 +23,7 @@ from kproxy.virtual.types import PartitionKey, QueueId
 from kproxy.worker.request import Request
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
-from tests.harness import until
+from tests.harness import patient, until
 from tests.held import HELD_S, held_by, slowness
 
 MANY = 100_000
@@ -57,7 +57,7 @@ class Member:
 async def running(worker: Worker) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
-        with anyio.fail_after(120):
+        with anyio.fail_after(patient(120)):
             yield
         tasks.cancel_scope.cancel()
 

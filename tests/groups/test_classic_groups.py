@@ -18,7 +18,7 @@ from kproxy.handlers.groups import classic as classic_groups
 from kproxy.worker.request import Request
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
-from tests.harness import until
+from tests.harness import patient, until
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def running_worker(**settings: Any) -> AsyncIterator[Worker]:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
-        with anyio.fail_after(120):
+        with anyio.fail_after(patient(120)):
             yield worker
         tasks.cancel_scope.cancel()
 

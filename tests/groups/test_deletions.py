@@ -13,6 +13,7 @@ from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker, refused_append
 from tests.groups.test_classic_groups import Member, running_worker
 from tests.handlers.long.test_requests import call, commit_values, make, shard_of
+from tests.harness import patient
 from tests.present import present
 
 
@@ -59,7 +60,7 @@ async def test_a_group_whose_deletion_was_broken_off_goes_as_a_whole() -> None:
         tasks.start_soon(worker.groups.run)
         said = await call(worker, 9, 8, wanted)
         assert (said.groups[0].error_code, said.groups[0].topics) == (14, ())
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             while said.groups[0].error_code:
                 await anyio.sleep(0.01)
                 said = await call(worker, 9, 8, wanted)
@@ -79,7 +80,7 @@ async def test_a_deletion_that_was_broken_off_is_found_without_anybody_asking() 
     assert not shard.apply(expiry.envelope(2)).code
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.groups.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             while coordinator_of(worker).head("g") is not None:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -101,7 +102,7 @@ async def test_join_of_a_group_under_deletion_has_to_wait() -> None:
 async def test_a_group_that_is_just_empty_goes_though_its_rows_do_not_say_so_yet() -> None:
     async with running_worker() as worker:
         one = Member(worker)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             assert await one.join() == 0
             assert (await one.sync(one))[0] == 0
             assert await one.leave() == 0

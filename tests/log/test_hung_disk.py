@@ -19,7 +19,7 @@ from kproxy.shard.housekeeper import Housekeeper
 from kproxy.store import disk_calls, files, segments
 from kproxy.store.segments import Segments
 from kproxy.virtual.commands.envelope import Envelope, Kind
-from tests.harness import until
+from tests.harness import patient, until
 from tests.log.test_shared import running as shared
 from tests.running.blocking import blocking_calls
 from tests.shard.test_shard import QUEUES, config, put, running
@@ -129,7 +129,7 @@ async def test_hung_calls_take_no_thread_that_others_need() -> None:
         for _ in range(50):
             tasks.start_soon(on_disk, hung)
         await until(lambda: hung.begun == 50)
-        with anyio.fail_after(60):
+        with anyio.fail_after(patient(60)):
             await to_thread.run_sync(lambda: None)
         hung.let_go(50)
 

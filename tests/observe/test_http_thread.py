@@ -199,6 +199,46 @@ def test_a_name_that_anyone_may_own_is_refused(host: str, status: int) -> None:
         thread.stop()
 
 
+def test_a_head_of_very_many_lines_is_refused() -> None:
+    """FAULT: sixty of them were parsed for so long that a probe waited for a second."""
+    lines = 3900 * "a:\r\n"
+    with served() as port:
+        for rest in (lines + "\r\n", lines, lines.replace("\r", "") + "\n"):
+            answer = asked(port, "GET /livez HTTP/1.1\r\nHost: x\r\n" + rest)
+            assert answer.startswith(b"HTTP/1.1 431")
+        assert asked(port, get("/livez", *["a: b"] * 90)).startswith(b"HTTP/1.1 200")
+        several = 30 * "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" + get("/livez")
+        assert asked(port, several).count(b"HTTP/1.1 200") == 31
+
+
+def test_unread_answers_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: one address had as many of them in memory as there are connections."""
+    monkeypatch.setattr(http_thread, "UNREAD_MAX", 3)
+    size = 8 << 20
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = HttpThread(listening, {"/metrics": lambda: Answer(200, b"m" * size)})
+    thread.start()
+    try:
+        with ExitStack() as held:
+            slow: socket.socket | None = None
+            for number in range(8):
+                client = held.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.bind(("127.2.0.1" if number else "127.2.0.2", 0))
+                client.connect(("127.0.0.1", thread.port))
+                client.sendall(get("/metrics").encode())
+                eventually(lambda n=number: thread._unread.count == min(3, n + 1))  # type: ignore[misc]
+                slow = slow or client
+            assert slow is not None
+            slow.settimeout(10)
+            found = 0
+            while part := slow.recv(1 << 20):
+                found += len(part)
+            assert found > size, "it was not for this one to go"
+    finally:
+        thread.stop()
+
+
 def test_silent_connections_do_not_keep_a_probe_out() -> None:
     """They have asked once, and may be silent for over a minute."""
     with served() as port:

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Message, Producer, TopicCollection
 
 from tests.clients.calls import WAIT_S, admin, alter, bounds, consumer, create, producer
+from tests.clients.groups.test_group_tools import CONFIGS
 from tests.clients.libraries.test_kcat import kcat
 from tests.clients.routes.calls import entrance
 from tests.clients.shares.members import FLAGS as AT_ONCE
@@ -30,6 +31,7 @@ FLAGS = (*AT_ONCE, "--retention-check-ms", "500")
 JOURNAL = Path(__file__).with_name("Journal.java")
 SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+WITH_HEADERS = "%s %h\n"
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +220,56 @@ def test_expired_records_reach_no_member_but_the_dead_letters(two: Workers, queu
     )  # fmt: skip
     assert said.split() == ["after"]
     assert kcat(two, "-C", "-t", queue, "-e", "-q") == "stale\nfresh\nlasting\nsoon\nafter\n"
+
+
+# Dead letters that go back to work.
+
+
+def reject(workers: Workers, queue: str, count: int) -> list[str]:
+    """Have Java's share consumer reject so many records, and return them."""
+    said = java(
+        SHARE_CONSUMER, "--bootstrap-server", living(workers), "--topic", queue, "--group", queue,
+        "--reject", "--max-messages", str(count), "--timeout-ms", "60000",
+    )  # fmt: skip
+    return said.split()
+
+
+def redrive(workers: Workers, dead: str, *arguments: str) -> None:
+    at = ("--bootstrap-server", living(workers))
+    java(CONFIGS, *at, "--alter", "--topic", dead, *arguments)
+
+
+def test_letters_go_back_to_work_and_die_again(two: Workers, queue: str) -> None:
+    dead, other = f"dlq.{queue}", f"{queue}-other"
+    create(two.address, queue, dead, other)
+    alter(two.address, dead, **ENABLED)
+    configure(
+        two.address, queue, errors_deadletterqueue_topic_name=dead,
+        errors_deadletterqueue_copy_record_enable="true",
+    )  # fmt: skip
+    kcat(two, "-P", "-t", queue, "-H", "mine=x", stdin="a\nb\nc\n")
+    assert reject(two, queue, 3) == ["a", "b", "c"]
+    eventually(lambda: bounds(two.address, dead) == (0, 3), 60)
+
+    redrive(two, dead, "--add-config", "kproxy.redrive.to=*,kproxy.redrive.job=first")
+    eventually(lambda: bounds(two.address, queue) == (0, 6), 60)
+    said = kcat(two, "-C", "-t", queue, "-o", "3", "-e", "-q", "-f", WITH_HEADERS)
+    assert said == "".join(f"{word} mine=x,kproxy.redriven=1\n" for word in "abc")
+    kill_owner(two, dead)
+    assert reject(two, queue, 3) == ["a", "b", "c"]
+    eventually(lambda: bounds(two.address, dead) == (0, 6), 60)
+    assert bounds(two.address, queue) == (0, 6), "the first redrive takes no later letters"
+
+    alter(two.address, dead, kproxy_redrive_to=other, kproxy_redrive_job="second")
+    eventually(lambda: bounds(two.address, other) == (0, 6), 60)
+    said = kcat(two, "-C", "-t", other, "-e", "-q", "-f", WITH_HEADERS)
+    assert said.splitlines() == [
+        f"{word} mine=x,kproxy.redriven={times}" for times in (1, 2) for word in "abc"
+    ]
+    redrive(two, dead, "--delete-config", "kproxy.redrive.to,kproxy.redrive.job")
+    alter(two.address, dead, kproxy_redrive_to="*", kproxy_redrive_times_max=1)
+    # Letters of the second death stay.
+    eventually(lambda: bounds(two.address, queue) == (0, 9), 60)
 
 
 # Waiting records, and schedules.

@@ -13,7 +13,7 @@ from kproxy.common.errors import KafkaError
 from kproxy.metadata.levels import Level
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.upstream.link import DataLink
-from tests.harness import Served, eventually, stand_still
+from tests.harness import Served, eventually, patient, stand_still
 from tests.on_kafka.load import Load
 from tests.on_kafka.test_two_writers import CONFIG, upstream
 from tests.real_kafka import Kafka
@@ -103,7 +103,7 @@ def flood(worker: Served) -> None:
 
 
 async def _known(link: DataLink) -> None:
-    with anyio.fail_after(20):  # a broker leads a moment after it, or the topic, is there
+    with anyio.fail_after(patient(20)):  # a broker leads a moment after it, or the topic, is there
         while True:
             try:
                 assert (await link.ends([0]))[0].offset == 0

@@ -31,7 +31,6 @@ KEEPS_ITSELF = {
     "Membership": ALIVE,
     "PlainProducer": ALIVE,
     "RowAnnouncer": ALIVE,
-    "Server": ALIVE,
     "Shard": CLAIM,
     "ShardOwner": ALIVE,
     "TlsAcceptor": ALIVE,

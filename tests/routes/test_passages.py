@@ -46,7 +46,7 @@ from kproxy.virtual.rows.routes import ROUTE_PARTS, ROUTES, route_in
 from kproxy.virtual.rows.shares import FORWARDED, Position
 from kproxy.worker.embedded import embedded
 from kproxy.worker.worker import Worker
-from tests.harness import until
+from tests.harness import patient, until
 from tests.present import present
 from tests.virtual.commands.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
@@ -550,7 +550,7 @@ async def test_a_shard_that_leaves_while_its_old_rows_are_looked_at_ends_no_work
 
     monkeypatch.setattr(Passages, "forget", forget)
     async with serving(tmp_path):
-        with anyio.fail_after(10):
+        with anyio.fail_after(patient(10)):
             await looked.wait()
 
 

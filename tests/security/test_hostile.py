@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_request
 from kproxy.security import oauth, scram
 from tests.harness import eventually
@@ -213,6 +214,26 @@ def test_a_certificate_of_somebody_elses_is_refused(site: Site) -> None:
     context = site.authority.context()
     context.load_cert_chain(stranger)
     assert refused(site, "MUTUAL", context)
+
+
+def test_requests_behind_the_end_of_tls_are_not_logged_one_by_one(site: Site) -> None:
+    """FAULT: asyncio wrote a line for each answer, past the bounds of what is logged."""
+    incoming, outgoing, before = ssl.MemoryBIO(), ssl.MemoryBIO(), len(site.server.raw)
+    client = site.authority.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", site.port["TLS"]), 20) as connection:
+        while client.version() is None or outgoing.pending:
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            connection.sendall(outgoing.read())
+            if client.version() is None:
+                incoming.write(connection.recv(1 << 16))
+        client.write(100 * encode_request(ApiKey.API_VERSIONS, 0, 1, {}))
+        with suppress(ssl.SSLError):
+            client.unwrap()
+        connection.sendall(outgoing.read())
+        while connection.recv(1 << 16):
+            pass
+    assert all(line.startswith("{") for line in site.server.raw[before:])
 
 
 def test_half_of_a_handshake_is_waited_for_as_long_as_it_may_take(site: Site) -> None:

@@ -147,6 +147,10 @@ def test_users_of_another_issuer_are_others(site: Site) -> None:
         token = site.partner.token("alice", iss=PARTNER, aud=PARTNERS_AUDIENCE)
         assert log_in(wire, "OAUTHBEARER", password=token).error_code == 0
     eventually(lambda: names(site)[-1] == "User:partner-alice")
+    with site.wire("SASL") as wire:
+        token = site.issuer.token("partner-alice")
+        log_in(wire, "OAUTHBEARER", password=token)
+        assert authenticate(wire, b"\x01").error_code == 58, "the first issuer has no such users"
 
 
 def test_a_login_lasts_so_long_and_may_be_repeated(site: Site) -> None:

@@ -24,6 +24,9 @@ from kproxy.security import jwks
 from kproxy.security.jwks import KeySet
 from kproxy.security.oauth import INVALID, BadKeys, Claims, Exchange, Issuers, Tokens, keys_of
 from kproxy.security.scram import BadLogin
+from kproxy.server import served_listener
+from kproxy.server.admission import Admission
+from kproxy.server.served_listener import served_listeners
 from tests.harness import eventually
 from tests.securing import AUDIENCE, ISSUER, PARTNER, Authority, Issuer, bearer
 
@@ -301,7 +304,10 @@ def test_an_answer_that_drips_is_waited_for_so_long(
         address.parts = drops
         began = time.monotonic()
         with capture_logs() as told:
-            KeySet(address.url)
+            keys = KeySet(address.url)
+            keys.start()
+            keys.wait(30)
+            keys.close()
         assert time.monotonic() - began < 8, "all of it takes ten"
         assert told[0]["reason"] == "it took longer than 0.5 s"
 
@@ -451,6 +457,49 @@ def test_an_issuer_speaks_for_no_other(
 ) -> None:
     with pytest.raises(BadLogin):
         both(issuer, partner).check((partner if by_partner else issuer).token("alice", **claims))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name", "allowed"),
+    [
+        ("", "partner-alice", False),
+        ("", "partner-", False),
+        ("", "partner-eu-alice", False),
+        ("", "partner", True),
+        ("partner-", "alice", True),
+        ("partner-", "eu-alice", False),
+        ("partner-", "partner-alice", True),
+        ("partner-eu-", "alice", True),
+    ],
+)
+def test_no_issuer_names_users_of_another(
+    issuer: Issuer, prefix: str, name: str, allowed: bool
+) -> None:
+    """FAULT: an issuer without a prefix named `partner-alice`, and was the partner's alice."""
+    prefixes = frozenset(("", "partner-", "partner-eu-"))
+    claims = Claims(prefix=prefix, prefixes=prefixes)
+    if allowed:
+        assert claiming(issuer, claims, sub=name) == prefix + name
+        return
+    with pytest.raises(BadLogin, match="begins as names of another issuer do"):
+        claiming(issuer, claims, sub=name)
+
+
+def test_issuers_that_do_not_answer_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: each of them, at each listener, had the start wait for up to half a minute."""
+    answers = threading.Event()
+    monkeypatch.setattr(served_listener, "_KEYS_S", 0.3)
+    monkeypatch.setattr(KeySet, "read", lambda self: answers.wait(5))
+    more = [MORE | {"issuer": str(number)} for number in range(4)]
+    began = time.monotonic()
+    found = served_listeners([_listener(oauth_issuers=more)] * 2, Admission(10, 10))
+    took_s = time.monotonic() - began
+    for one in found:
+        one.close()
+    answers.set()
+    assert took_s < 4, "one alone takes five"
 
 
 @pytest.mark.parametrize("said", [None, 1, [ISSUER], {ISSUER: 1}])

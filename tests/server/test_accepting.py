@@ -85,6 +85,25 @@ async def test_a_socket_that_cannot_accept_is_not_asked_without_end(
     assert 0 < asked < 10
 
 
+async def test_a_mistake_over_one_client_does_not_close_the_listener(tmp_path: Path) -> None:
+    """FAULT: the task that accepts ended, and nobody was told: no client came in any more."""
+    site = Site(tmp_path, Mock(side_effect=RuntimeError("a mistake")))
+    come = site.room.come
+    once = iter([KeyError("a mistake")])
+
+    def fails_once(ip: str, *, new: bool) -> Any:
+        for error in once:
+            raise error
+        return come(ip, new=new)
+
+    site.room.come = fails_once  # type: ignore[method-assign]
+    await site.connect()
+    await site.connect()
+    async with asyncio.timeout(5):
+        await until(lambda: site.counters.handshakes["failed"])
+    site.close()
+
+
 def test_a_listener_without_a_way_to_log_in_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ListenerConfig(
         name="S", listen="127.0.0.1:0", protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN",)
@@ -102,3 +121,13 @@ def test_connection_is_aborted_where_the_listener_has_closed() -> None:
     listener._connections, listener._worker, listener._closed = set(), None, True
     listener.register(connection)
     connection.abort.assert_called_once_with()
+
+
+def test_a_mistake_over_one_connection_ends_no_other() -> None:
+    """FAULT: it ended the server."""
+    listener = Server.__new__(Server)
+    mistaken, error = Mock(), AttributeError("a mistake")
+    mistaken.expire.side_effect = error
+    listener._expire(mistaken)
+    mistaken.report.assert_called_once_with(error)
+    mistaken.abort.assert_called_once_with()

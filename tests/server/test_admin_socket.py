@@ -16,6 +16,7 @@ from kproxy.admin_socket import NAME, server
 from kproxy.admin_socket.client import NotServing, asking
 from kproxy.admin_socket.server import Asked, Refused, admin_socket
 from kproxy.common.errors import CannotStart
+from tests.harness import patient
 
 
 async def count(asked: Asked) -> dict[str, Any]:
@@ -124,7 +125,7 @@ async def test_held_connections_keep_nobody_for_long(
                 except CannotStart:
                     return False
 
-            with anyio.fail_after(10):
+            with anyio.fail_after(patient(10)):
                 while not await served():
                     await anyio.sleep(0.05)
         finally:

@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
+from kproxy.server.connection import Connection
+from kproxy.server.descriptors import PeerIs, peer_is, unsent_bytes
 from kproxy.server.tls_protocol import TlsProtocol
 from tests.securing import Authority, Site
 from tests.wire import Wire, batch, fetch_values
@@ -156,6 +158,19 @@ async def test_all_that_is_sent_comes_in_its_order(tmp_path: Path, seed: int) ->
         await asyncio.sleep(0)
         pair.carry()
     pair.tls.connection_lost(None)
+
+
+async def test_a_connection_that_was_lost_and_closed_may_be_looked_at(tmp_path: Path) -> None:
+    """FAULT: asyncio's transport of TLS then knew nothing, and the look ended the server."""
+    pair = Pair(Authority(tmp_path), 1)
+    pair.shake_hands()
+    connection = Connection.__new__(Connection)
+    connection._transport, connection._drained = pair.app.transport, asyncio.Event()
+    pair.tls.connection_lost(None)
+    for _ in range(2):
+        connection.close()
+    assert peer_is(connection._transport) is PeerIs.HERE
+    assert unsent_bytes(connection._transport) == 0
 
 
 async def test_client_that_does_not_read_is_read_no_more(tmp_path: Path) -> None:

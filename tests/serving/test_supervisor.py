@@ -21,7 +21,7 @@ from kproxy.server.listener import Server
 from kproxy.store.directory_lock import wait_unlocked
 from kproxy.supervisor import Supervisor
 from tests.fakes import memory_worker
-from tests.harness import until
+from tests.harness import patient, until
 
 WORKER = """
 import os, pathlib, sys
@@ -78,7 +78,7 @@ async def test_a_worker_that_begins_amid_a_stop_is_stopped(
 
     monkeypatch.setattr(anyio, "open_process", begun)
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             await keeper.run()
     finally:
         for process in keeper._processes.values():
@@ -92,11 +92,38 @@ async def test_a_stop_does_not_wait_until_a_worker_would_begin_again(
     monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
     monkeypatch.setattr(supervisor, "_RESTART_S", 1000.0)
     keeper = Supervisor(config(data_dir=tmp_path / "data"))
-    with anyio.fail_after(60):
+    with anyio.fail_after(patient(60)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keeper.run)
             await until(lambda: [p.returncode for p in keeper._processes.values()] == [7] * 3, 40)
             keeper._stop_all()
+
+
+SERVES_ONCE = """
+import os, pathlib, sys, time
+starts = pathlib.Path(sys.argv[1])
+starts.write_text(starts.read_text() + ".")
+if len(starts.read_text()) == 1:
+    time.sleep(0.5)
+elif len(starts.read_text()) == 4:
+    os.read(0, 1 << 16), os.read(0, 1)
+raise SystemExit(2)
+"""
+
+
+async def test_a_worker_that_has_served_may_refuse_a_later_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: it ended all the others, whose clients it did not keep from anything."""
+    (starts := tmp_path / "starts").write_text("")
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, "-c", SERVES_ONCE, str(starts)))
+    monkeypatch.setattr(supervisor, "_STEADY_S", 0.4)
+    monkeypatch.setattr(supervisor, "_RESTART_S", 0.01)
+    keeper = Supervisor(config(data_dir=tmp_path / "data").model_copy(update={"workers": 1}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        await until(lambda: len(starts.read_text()) == 4, 60)
+        keeper._stop_all()
 
 
 def test_a_worker_finds_all_its_settings(tmp_path: Path) -> None:
@@ -166,7 +193,7 @@ async def test_absent_worker_is_not_waited_for_for_ever(
     worker: Any = memory_worker()
     one = Server(Config(), [("nobody", 1)])
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(patient(20)):
         await one._wait_for_others(worker)
 
 
@@ -181,7 +208,7 @@ async def test_drain_stops_all_workers(tmp_path: Path, monkeypatch: pytest.Monke
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(patient(20)):
             await until(lambda: sum("." not in name for name in os.listdir(tmp_path)) == 4)
             assert await to_thread.run_sync(drain) == []
     assert all(process.returncode is not None for process in keeper._processes.values())

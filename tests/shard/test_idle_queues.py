@@ -13,11 +13,13 @@ from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.commands.offsets import CommitOffsets, OffsetCommit
 from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue, ExpireQueue
 from kproxy.virtual.commands.records import Trim
+from kproxy.virtual.commands.shares import Cause
 from kproxy.virtual.commands.transactions import Begin
 from kproxy.virtual.levels import NEWEST
 from kproxy.virtual.reindex import Reindex
 from kproxy.virtual.rows.idle import IDLE_DUE, IDLE_MS, WITH_RECORDS
 from kproxy.virtual.rows.kinds import RowKind
+from kproxy.virtual.rows.shares import DEAD_LETTERS, SHARE_PARTITIONS, Owed, SharePartition
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey, QueueId
 from tests.fakes import DictKv, MemoryShard
@@ -25,7 +27,7 @@ from tests.virtual.commands.delay_cases import later, waiting
 from tests.wire import batch
 
 KEY: PartitionKey = (QueueId(bytes(16)), 0)
-MINUTE = 60_000
+MINUTE, DAY = 60_000, 24 * 3600 * 1000
 
 
 class Stage:
@@ -127,6 +129,61 @@ async def test_a_takeover_begins_anew() -> None:
     assert not await stage.look(MINUTE)
 
 
+@pytest.mark.anyio
+async def test_a_queue_with_a_long_idle_time_is_looked_at_once_a_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: with more than four days it was taken for one that a clock ahead of time had filed,
+    looked at in each second, and written each time."""
+    stage = Stage(**{IDLE_MS: str(30 * DAY)})
+    looks = 0
+
+    def noted(*given: Any) -> None:
+        nonlocal looks
+        looks += 1
+        look_at(*given)
+
+    look_at = stage.looker._look_at
+    monkeypatch.setattr(stage.looker, "_look_at", noted)
+    assert await stage.look(MINUTE)
+    assert looks == 1
+    stage.now_ms += DAY
+    assert await stage.look(MINUTE)
+    assert looks == 2
+
+
+@pytest.mark.anyio
+async def test_a_clock_that_jumps_deletes_no_queue() -> None:
+    """FAULT: a queue that had been used a minute ago went with its records."""
+    stage = Stage(**{WITH_RECORDS: "true"})
+    stage.append()
+    stage.now_ms = 100 * DAY
+    assert await stage.look(MINUTE // 2)
+    for jump in (DAY, -DAY, -DAY, 2 * DAY, -DAY):
+        stage.now_ms += jump
+        assert await stage.look(MINUTE - 5000)
+    assert not await stage.look(MINUTE)
+
+
+@pytest.mark.anyio
+async def test_a_setting_that_changes_during_a_look_counts_at_once() -> None:
+    stage = Stage(**{IDLE_MS: str(DAY)})
+    other = QueueId(b"o" * 16)
+    stage.shard.apply(CreateQueue(other, "other", 1, {IDLE_MS: "60000"}).envelope())
+    assert await stage.look(MINUTE)
+    append = stage.shard.append
+
+    def late(some: Any) -> Any:
+        stage.shard.apply(ConfigureQueue(KEY[0], {IDLE_MS: "60000"}, [], False).envelope())
+        return append(some)
+
+    stage.shard.apply(ConfigureQueue(KEY[0], {IDLE_MS: str(2 * DAY)}, [], False).envelope())
+    stage.shard.append = late  # type: ignore[method-assign]
+    await stage.look(5000)
+    assert stage.counters.queues_expired == 1
+    assert not await stage.look(MINUTE)
+
+
 # -- what the fold refuses: it came between the look and the command
 
 
@@ -164,6 +221,19 @@ def test_an_open_transaction_keeps_the_queue() -> None:
     assert not stage.shard.apply(Envelope(Kind.APPEND, *KEY, body=body)).code
     stage.shard.apply(Trim(*KEY, -1).envelope())
     assert expire(stage, 1) == Code.POLICY_VIOLATION
+
+
+def test_a_dead_letter_that_is_owed_keeps_the_queue() -> None:
+    """FAULT: the queue went with the record that the dead-letter queue was to have."""
+    stage = Stage(**{WITH_RECORDS: "true"})
+    stage.append()
+    row = Owed(KEY, 0, 1, 1, Cause.REJECTED, "g")
+    share = SHARE_PARTITIONS.encode(SharePartition(1, 1, 0, 0, 0, -1))
+    stage.shard.commit({SHARE_PARTITIONS.key(KEY, "g"): share})
+    stage.shard.commit({DEAD_LETTERS.key(5, 0): DEAD_LETTERS.encode(row)})
+    assert expire(stage, 1) == Code.POLICY_VIOLATION
+    stage.shard.commit({DEAD_LETTERS.key(5, 0): None})
+    assert expire(stage, 1) == Code.NONE
 
 
 def test_a_rebuild_files_queues_again() -> None:

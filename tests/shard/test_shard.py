@@ -25,6 +25,7 @@ from kproxy.virtual.rows import batches as batch_rows
 from kproxy.virtual.rows.groups import group_due_key, group_key
 from kproxy.virtual.types import QueueId
 from tests.commands import command
+from tests.harness import patient
 from tests.present import present
 from tests.wire import batch
 
@@ -210,7 +211,7 @@ async def test_a_segment_that_cannot_be_begun_leaves_the_active_one_going(tmp_pa
 
 async def keep(shard: Shard, until: Callable[[], bool], **settings: Any) -> None:
     """Run the keeper until something holds."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Housekeeper(shard, config(**settings)).run)
             while not until():

@@ -1,12 +1,15 @@
 """Records that share groups are not given any more, as a header says."""
 
+from array import array
+
+import anyio
 import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, header
-from kproxy.shares import expiries
+from kproxy.shares import expiries, share_partition
 from kproxy.shares.dead_letter_batches import CAUSES
-from kproxy.shares.expiries import Expiries, read_times
+from kproxy.shares.expiries import Expiries, Times, read_times
 from kproxy.shares.taking import EXPIRED
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.commands.shares import Cause, ChangeShares
@@ -108,12 +111,53 @@ def test_each_cause_has_its_words() -> None:
     assert set(CAUSES) == set(Cause) - {Cause.NONE}
 
 
+def known_of(base: int, count: int) -> dict[int, Times]:
+    offsets = array("q", range(base, base + count))
+    return {base: Times(base, 1 << 62, offsets, array("q", [0] * count))}
+
+
 def test_the_memory_of_batches_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiries, "_TIMES_MAX", 10)
     known = Expiries()
     for base in range(0, 100, 5):
-        known.add({base: [(base + n, 0) for n in range(5)]})
+        known.begin()
+        known.add(known_of(base, 5))
+        assert list(known.cut(base, base + 4, (base, 0, 0, 9), 1)) == [(base, base + 4, EXPIRED)]
+        known.settle()
         assert len(known._by_base) <= 3
+
+
+@pytest.mark.anyio
+async def test_a_look_that_knows_more_than_is_kept_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: what was read first was forgotten for what was read next, again and again: with a
+    batch of 100,001 records and 50 behind it nobody was given a record any more."""
+    monkeypatch.setattr(expiries, "_TIMES_MAX", 20)
+    monkeypatch.setattr(share_partition, "_TIMED_MAX", 2)
+    stage = await Stage().begin()
+    await stage.put(saying(*[(TTL, 1000)] * 50))
+    for _ in range(5):
+        await stage.put(saying((TTL, 1000)))
+    with anyio.fail_after(10):
+        assert await stage.member.given(records=40) == [(0, 49, 1)]
+        await stage.member.says((0, 47, (1,)), (48, 49, (2,)))
+        assert [one[:2] for one in await stage.member.given()] == [(48, 49), (50, 54)]
+
+
+@pytest.mark.anyio
+async def test_very_many_records_that_have_expired_are_archived_in_few_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: one run of the log for each, and all of a batch in one turn of the loop."""
+    monkeypatch.setattr(expiries, "_OF_BATCH_MAX", 11_000)
+    stage = await Stage().begin()
+    await stage.put(saying(*[(TTL, -1)] * 12_000, None, (TTL, -1), codec=4))
+    assert await stage.member.given() == [(12_000, 12_000, 1)]
+    assert stage.expired() == 12_001
+    shares = [e for e in stage.client.worker.any_shard().log if e.kind == Kind.SHARE]  # type: ignore[attr-defined]
+    runs = [len(one.runs) for e in shares for one in ChangeShares.decode(e).partitions]
+    assert sum(runs) < 20
 
 
 def test_a_batch_that_cannot_be_read_does_not_expire() -> None:
@@ -124,9 +168,36 @@ def test_a_batch_that_cannot_be_read_does_not_expire() -> None:
             return data
 
     batch = (7, 0, 0, len(data))
-    times = read_times(Segments(), [batch])  # type: ignore[arg-type]
+    times = read_times(Segments(), [(batch, 7)])  # type: ignore[arg-type]
     known = Expiries()
     assert list(known.cut(7, 7, batch, 1 << 60)) == [(7, 7, batch)]
-    assert known.unread == [batch]
+    assert known.unread == [(batch, 7)]
     known.add(times)
     assert EXPIRED not in [one[2] for one in known.cut(7, 7, batch, NOW_MS)]
+
+
+@pytest.mark.anyio
+async def test_a_look_at_more_than_is_remembered_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: what the look had need of was forgotten for what it read next, so it never ended."""
+    monkeypatch.setattr(expiries, "_TIMES_MAX", 10)
+    monkeypatch.setattr(share_partition, "_TIMED_MAX", 1)
+    stage = await Stage().begin()
+    for _ in range(5):
+        await stage.put(saying(*[(TTL, 100)] * 8))
+    with anyio.fail_after(20):
+        assert await stage.member.given() == [(0, 39, 1)]
+
+
+def test_records_in_a_row_that_have_expired_are_one_stretch() -> None:
+    """FAULT: each was archived by a run of its own: a batch of 30,000 held the loop."""
+    known, batch = Expiries(), (0, 0, 0, 100)
+    gone = array("q", (0, 1, 2, 4, 6, 7))
+    known.add({0: Times(0, 1 << 62, gone, array("q", [5] * len(gone)))})
+    assert list(known.cut(0, 9, batch, 5)) == [
+        (0, 2, EXPIRED), (3, 3, batch), (4, 4, EXPIRED), (5, 5, batch), (6, 7, EXPIRED),
+        (8, 9, batch),
+    ]  # fmt: skip
+    assert next(known.cut(1, 7, batch, 5)) == (1, 2, EXPIRED)
+    assert list(known.cut(6, 7, batch, 5)) == [(6, 7, EXPIRED)]

@@ -25,7 +25,7 @@ from tests.bodies import change
 from tests.fakes import refused_append
 from tests.handlers.test_handlers import Client
 from tests.handlers.transactional import Transactional
-from tests.harness import until
+from tests.harness import patient, until
 from tests.present import present
 from tests.wire import batches
 
@@ -574,7 +574,7 @@ async def test_aborted_records_of_many_producers_are_passed_over_in_steps() -> N
 async def test_all_that_is_there_counts_for_min_bytes() -> None:
     """FAULT: what was asked for alone did, so that few records never were enough."""
     client = await a_queue(30)
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         assert await Member(client).given(60_000, records=2, min_bytes=500) == [(0, 1, 1)]
 
 

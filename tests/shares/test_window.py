@@ -1,7 +1,10 @@
 """The memory of an owner about a share partition, where its log takes nothing."""
 
 from math import inf
+from typing import Any
 
+from kproxy.shares import window
+from kproxy.shares.record_states import ACQUIRED, DELAYED
 from kproxy.shares.taking import Limits, Range, Stretch
 from kproxy.shares.window import ACCEPT, RELEASE, Acquired, Window
 from kproxy.virtual.commands.shares import Cause, Run
@@ -126,3 +129,46 @@ def test_unseen_records_are_not_archived() -> None:
     assert taken.archived.runs == [Run(5, 3, ARCHIVED_0)]
     assert window.next_available() == 8
     assert window.acquire("m", [(8, 9, BATCH)], LIMITS, 50.0).ranges == [Range(8, 9, 1)]
+
+
+def test_delayed_records_that_lie_apart_come_back_some_at_a_time() -> None:
+    most = window._RESUMED_MAX
+    made = Window(0, bytearray())
+    made._grow(4 * most)
+    made._delayed = [(1.0, at, at) for at in range(0, 4 * most, 2)]
+    made._states[::2] = bytes([DELAYED]) * (2 * most)
+    assert made.resume(1.0)
+    assert made.delayed_until == 1.0
+    assert made.resume(1.0)
+    assert made.delayed_until == inf
+
+
+class Long(bytearray):
+    """States of a window that is too long to be looked at as a whole."""
+
+    def translate(self, *args: Any) -> Any:
+        raise AssertionError("all of them at once")
+
+
+def test_the_next_available_record_is_found_behind_many_that_are_done() -> None:
+    """FAULT: each look for one went over all of a window that lanes had left very long."""
+    done = state_byte(RecordState.ACKNOWLEDGED, 1)
+    made = Window(0, bytearray([0]) + bytearray([done]) * 10_000 + bytearray([0, done]))
+    made._states = Long(made._states)
+    found = [made.next_available(offset) for offset in (0, 1, 5000, 10_001, 10_002, 10_003, 20_000)]
+    assert found == [0, 10_001, 10_001, 10_001, 10_003, 10_003, 20_000]
+
+
+class Counted(bytearray):
+    """States that are not looked at one by one: there may be as many as lanes look ahead at."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("one by one")
+
+
+def test_deliveries_are_counted_without_a_look_at_each_record() -> None:
+    """FAULT: a description of a group with a lookahead of a million held the loop for 0.1 s."""
+    states = [0, 1 << 3, 1 << 3 | ACQUIRED, 7 << 3 | DELAYED, 31 << 3, 2 << 3 | 2, 2 << 3 | 4]
+    made = Window(0, bytearray())
+    made._states = Counted(states)
+    assert made.counts() == {1: 2, 7: 1, 31: 1}

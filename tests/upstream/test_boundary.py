@@ -41,6 +41,7 @@ from kproxy.upstream.topic_tailer import Record, TopicTailer
 from kproxy.upstream.topics import Topics
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.levels import NEWEST
+from tests.harness import patient
 from tests.upstream.consumers import FakeConsumer
 from tests.upstream.test_topics import BYTES, UPSTREAM, Cluster, done
 
@@ -211,7 +212,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 async def eventually(done: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         while not done():
             await anyio.sleep(0.001)
 

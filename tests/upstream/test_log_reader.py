@@ -14,7 +14,7 @@ from kproxy.upstream import log_reader
 from kproxy.upstream.log_reader import LogReader, Records
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.virtual.commands.envelope import Kind
-from tests.harness import until
+from tests.harness import patient, until
 from tests.upstream.consumers import FakeConsumer, Message
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
@@ -134,7 +134,7 @@ async def test_records_behind_a_hole_are_not_taken_for_a_part_of_it(
     reader = LogReader(UPSTREAM, deliver, lambda *lost: pytest.fail(str(lost)))
     try:
         reader.read(0, 0, 20, "one")
-        with anyio.fail_after(10):
+        with anyio.fail_after(patient(10)):
             while len(found) < 20:
                 await anyio.sleep(0.002)
     finally:

@@ -14,13 +14,16 @@ from kproxy.store.rocks import RowsFailed
 from kproxy.upstream import topic_tailer
 from kproxy.upstream.settings import Connectivity, Upstream
 from kproxy.upstream.topic_tailer import Record, TopicTailer
-from tests.harness import until
+from tests.harness import patient, until
 from tests.upstream.consumers import FakeConsumer
 
 UPSTREAM = Upstream(servers="nowhere", prefix="t", client={}, connectivity=Connectivity("nowhere"))
 
 
-async def test_failed_delivery_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TypeError, RuntimeError])
+async def test_failed_delivery_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     """FAULT S3: the thread ended without a word, and the catalogue stood still."""
     monkeypatch.setattr(topic_tailer, "Consumer", FakeConsumer)
 
@@ -29,7 +32,7 @@ async def test_failed_delivery_ends_the_worker(monkeypatch: pytest.MonkeyPatch) 
 
     async def deliver(records: list[Record]) -> None:
         taken.extend(record.offset for record in records)
-        raise TypeError("of a later kproxy")
+        raise error("of a later kproxy")
 
     def began_again(topic: str) -> None:
         pytest.fail(topic)
@@ -77,7 +80,7 @@ async def test_a_topic_is_read_again_while_it_is_followed(monkeypatch: pytest.Mo
 
     follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
     follower.start()
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         await follower.caught_up.wait()
         await follower.again("t", taken.clear)
         await until(lambda: len(taken) >= FakeConsumer.records)
@@ -102,7 +105,7 @@ async def test_a_topic_that_cannot_be_read_again_is_followed_on(
 
     follower = TopicTailer(UPSTREAM, {"t": 0}, deliver, never, never)
     follower.start()
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         with pytest.raises(KafkaError):
             await follower.again("t", never)
         await follower.caught_up.wait()

@@ -87,8 +87,9 @@ def test_released_levels_are_closed() -> None:
                 if name.endswith("_FROM") and level <= RELEASED}  # fmt: skip
     assert released == {
         "ARRIVAL_FROM", "BINARY_FROM", "CALLS_FROM", "COMPACTION_FROM", "DELAYS_FROM",
-        "ENCODINGS_FROM", "FORGETS_FROM", "LETTERS_FROM", "ORDERED_FROM", "PRODUCERS_FROM",
-        "RESTORES_FROM", "ROUTES_FROM", "SECURITY_FROM", "SHARES_FROM", "SHIPS_FROM",
-        "SPARES_FROM", "TRANSACTIONS_FROM", "UNASKED_FROM", "WAITS_FROM",
+        "ENCODINGS_FROM", "FORGETS_FROM", "LANES_FROM", "LETTERS_FROM", "LIFE_FROM", "ONCE_FROM",
+        "ORDERED_FROM", "PRODUCERS_FROM", "RESTORES_FROM", "ROUTES_FROM", "SECURITY_FROM",
+        "SHARES_FROM", "SHIPS_FROM", "SPARES_FROM", "STREAMS_FROM", "TRANSACTIONS_FROM",
+        "UNASKED_FROM", "WAITS_FROM",
     }  # fmt: skip
     assert NEWEST <= RELEASED + 1

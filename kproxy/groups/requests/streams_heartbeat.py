@@ -56,7 +56,8 @@ class StreamsHeartbeatResult:
     """The answer to a member. `tasks` is None where they have not changed.
 
     `group`: for what its members' endpoints have; None for one that left. `tells_endpoint`: a new
-    group's first member has one, which is told, but not counted. `missing`: topics to be made.
+    group's first member has one, which is told, but not counted. `missing`: topics to be made, with
+    the rights of the member, which has said itself that they are to be.
     """
 
     member_id: str
@@ -194,11 +195,12 @@ async def _stay(
     if serves and not is_new:
         group.endpoint_epoch += 1
     await common.log(coordinator, group)
+    stale = _stale(group, member)
     return StreamsHeartbeatResult(
         member_id=member.id, member_epoch=member.epoch,
         tasks=member.assigned if moved or asked.joins or lacks else None,
-        statuses=(*_stale(group, member), *statuses, *_standing(group)),
-        missing=() if found is None else found.missing, group=group,
+        statuses=(*stale, *statuses, *_standing(group)),
+        missing=() if found is None or stale else found.missing, group=group,
         tells_endpoint=serves and is_new,
     )  # fmt: skip
 

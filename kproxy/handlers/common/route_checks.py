@@ -5,11 +5,15 @@ from contextlib import suppress
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import Definitions
+from kproxy.metadata.redrive_settings import read_target
 from kproxy.metadata.route_settings import QUEUES_MAX, names_conflict, partitions_conflict
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes.rights import may_read, may_write
 from kproxy.security.acls import Op, Resource
 from kproxy.security.permits import Permits
+from kproxy.virtual.folds.redrives import FILTER as REDRIVE_FILTER
+from kproxy.virtual.folds.redrives import JOB, TIMES_MAX
+from kproxy.virtual.folds.redrives import TO as REDRIVE_TO
 from kproxy.virtual.folds.route_definitions import (
     CONFIGS,
     FROM,
@@ -24,7 +28,8 @@ from kproxy.worker.request import Request
 
 _TO_SETTINGS = (TO, UNROUTABLE, CONFIGS, QUEUES_MAX)
 """The settings of where records go, and of what is made for them."""
-_OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS)
+_OF_REDRIVES = (REDRIVE_TO, REDRIVE_FILTER, TIMES_MAX, JOB)
+_OF_ROUTES = FROM_SETTINGS.union(_TO_SETTINGS, _OF_REDRIVES)
 
 
 def check_routes(
@@ -45,8 +50,12 @@ def check_routes(
     """
     was = before or {}
     if not permits.all:
-        _check_permits(permits, values, lambda key: key in named or values.get(key) != was.get(key))
+        _check_permits(
+            permits, name, values, lambda key: key in named or values.get(key) != was.get(key)
+        )
     if before is not None and (fault := _too_many_epochs(worker, name, before, values)):
+        raise KafkaError(Code.INVALID_CONFIG, fault)
+    if fault := _redrive_fault(worker, name, was, values):
         raise KafkaError(Code.INVALID_CONFIG, fault)
     source = values.get(FROM)
     if not source and not values.get(TO):
@@ -58,6 +67,26 @@ def check_routes(
         fault = _source_fault(worker, permits, source)
     if fault:
         raise KafkaError(Code.INVALID_CONFIG, fault)
+
+
+def _redrive_fault(
+    worker: Definitions, name: str, was: Mapping[str, str], values: Mapping[str, str]
+) -> str | None:
+    to = values.get(REDRIVE_TO)
+    if not to:
+        return None
+    if was.get(REDRIVE_TO) and was.get(JOB) == values.get(JOB):
+        for key in (REDRIVE_TO, REDRIVE_FILTER, TIMES_MAX):
+            if was.get(key) != values.get(key):
+                return f"{key}: a redrive goes on as it began: change {JOB} as well, for another"
+    queue, _ = read_target(to)
+    if to == was.get(REDRIVE_TO) or not queue:
+        return None
+    if queue == name:
+        return f"{REDRIVE_TO}={queue} is this queue itself: name another one"
+    if worker.catalogue.find(queue) is None:
+        return f"{REDRIVE_TO}={queue}: there is no such queue: create it first"
+    return None
 
 
 def _too_many_epochs(
@@ -101,7 +130,7 @@ def signed(
 
 
 def _check_permits(
-    permits: Permits, values: Mapping[str, str], touched: Callable[[str], bool]
+    permits: Permits, name: str, values: Mapping[str, str], touched: Callable[[str], bool]
 ) -> None:
     """Check that the definer may do what the route does: READ its source, WRITE its targets.
 
@@ -109,9 +138,9 @@ def _check_permits(
     part of a route, its filter for example, is asked the same. Raise KafkaError.
     """
     allowed = True
-    if any(map(touched, FROM_SETTINGS)):
-        allowed = may_read(permits, values)
-    if any(map(touched, _TO_SETTINGS)):
+    if any(map(touched, (*FROM_SETTINGS, *_OF_REDRIVES))):
+        allowed = may_read(permits, values, name)
+    if any(map(touched, (*_TO_SETTINGS, *_OF_REDRIVES))):
         allowed = allowed and may_write(permits, values)
     if not allowed:
         text = "a route reads and writes what its definer may read and write, as its names say"

@@ -84,20 +84,23 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
                 for name in [one for one in names if one.startswith(WAITING)]:
                     found.append(await _waiting(worker, request, resource.resource_name, name))
             result["configs"] = found
-            await request.budget.step(len(found) * _ENTRY_BYTES)
             if names is not None and resource.resource_type == GROUP:
                 for name in names:
                     if name.startswith(STATE):
-                        await request.budget.step(_ENTRY_BYTES)
                         found.append(await _state(worker, request, resource.resource_name, name))
                     elif name.startswith(LANES):
-                        await request.budget.step(_ENTRY_BYTES)
                         queue = name.removeprefix(LANES)
                         stands = await stand(worker, request, resource.resource_name, queue)
                         found.append(_told(body, name, stands, "How a group's lanes stand."))
+            await request.budget.step(sum(map(_size, found)))
         results.append(result)
         await request.budget.step(_RESULT_BYTES)
     return {"results": results}
+
+
+def _size(entry: dict[str, Any]) -> int:
+    values = (entry["value"], *(one["value"] for one in entry["synonyms"]))
+    return _ENTRY_BYTES + sum(len(value or "") for value in values)
 
 
 def _entries(

@@ -10,6 +10,7 @@ from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
 from kproxy.handlers.common.needs import ConfigNeeds
+from kproxy.loop.pace import scanned
 from kproxy.metadata.setting import shown
 from kproxy.security.acls import Op, Resource
 from kproxy.shard.appends import append
@@ -62,8 +63,11 @@ async def free(worker: ConfigNeeds, request: Request, resource: Any) -> None:
                 _, key, shard = worker.partition(queue, index)
                 if SHARE_PARTITIONS.get(shard.state.get, key, group) is None:
                     continue
-                rows = shard.state.kv.walk(*HELD_LANES.range(key, group))
-                held = [HELD_LANES.parts(row)[2] for row, _ in rows]
+                held = [
+                    HELD_LANES.parts(row)[2]
+                    async for rows in scanned(shard.state.kv.walk, *HELD_LANES.range(key, group))
+                    for row, _ in rows
+                ]
                 found = [(lane,) for lane in held if wanted is None or lane in wanted]
                 for at in range(0, len(found), SET_MAX):
                     await append(shard, FreeLanes(key, group, found[at : at + SET_MAX]).envelope())

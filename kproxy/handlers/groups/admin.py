@@ -112,7 +112,8 @@ async def list_groups(worker: GroupNeeds, request: Request) -> Mapping[str, Any]
             if not every and not permits.sees(Op.DESCRIBE, Resource.GROUP, listed["group_id"]):
                 continue
             groups.append(listed)
-            await request.budget.step(_LISTED_BYTES)
+            size = _LISTED_BYTES + len(listed["group_id"]) + len(listed["protocol_type"])
+            await request.budget.step(size)
     return {"error_code": Code.NONE, "groups": groups}
 
 

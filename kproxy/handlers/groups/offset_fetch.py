@@ -116,8 +116,8 @@ async def _committed(
                     part_code = Code.UNSTABLE_OFFSET_COMMIT
                 else:
                     row = state.committed(group_id, key)
-            parts.append(_offset(index, row, part_code))
-            if budget.add(_PART_BYTES):
+            parts.append(part := _offset(index, row, part_code))
+            if budget.add(_PART_BYTES + len(part.metadata)):
                 await budget.step()
         label = (bytes(16) if topic.topic_id is None else topic.topic_id.bytes) if by_id else None
         answer.append((topic.name if label is None else label, parts))
@@ -151,7 +151,7 @@ async def _all_committed(
             else:
                 part = _offset(index, offset_rows.decode_committed(value))
             by_queue.setdefault(queue_id, []).append(part)
-            if budget.add(_PART_BYTES):
+            if budget.add(_PART_BYTES + len(part.metadata)):
                 await budget.step()
     answer: list[TopicOffsets] = []
     for queue_id, parts in by_queue.items():

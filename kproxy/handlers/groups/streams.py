@@ -9,7 +9,12 @@ from itertools import chain
 from typing import Any
 
 from kproxy.common.errors import Code, KafkaError
-from kproxy.groups.assigning.configured_topology import MISSING_INTERNAL_TOPICS, Status
+from kproxy.groups.assigning.configured_topology import (
+    INCORRECTLY_PARTITIONED_TOPICS,
+    MISSING_INTERNAL_TOPICS,
+    MISSING_SOURCE_TOPICS,
+    Status,
+)
 from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.streams_member import StreamsMember
 from kproxy.groups.model.topology import ROLES, of_request
@@ -24,7 +29,7 @@ from kproxy.groups.requests.streams_heartbeat import heartbeat as beat
 from kproxy.handlers.common.creations import create_internal
 from kproxy.handlers.common.group_coordinators import check_streams_level, coordinator_of
 from kproxy.handlers.common.needs import StreamsNeeds
-from kproxy.handlers.common.permitted import forbidden, need_group, need_topics
+from kproxy.handlers.common.permitted import HIDDEN, forbidden, hidden, need_group, need_topics
 from kproxy.handlers.common.refusals import NO_ERROR, error_fields
 from kproxy.handlers.groups.streams_tasks import FIELDS, tasks_by_role
 from kproxy.loop.steps import done
@@ -33,6 +38,8 @@ from kproxy.virtual.partitioner import name_fault
 from kproxy.worker.request import Request
 
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_NAMING = (MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS)
+"""Statuses that name topics of the group's topology."""
 _PART_BYTES = 60  # about, until it is encoded
 
 
@@ -61,6 +68,7 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
     if group is not None:
         if result.missing:
             statuses = await _with_missing(worker, request, result)
+        statuses = await _without_hidden(request, group, statuses)
         settings = worker.group_settings(group.id)
         answer["heartbeat_interval"] = settings.streams_heartbeat_interval_ms
         answer |= await _endpoints(worker, request, result, group)
@@ -157,6 +165,20 @@ async def _with_missing(
     )
 
 
+async def _without_hidden(
+    request: Request, group: StreamsGroup, statuses: tuple[Status, ...]
+) -> tuple[Status, ...]:
+    """Leave out the names of topics that the client may not know of.
+
+    The topology is the first member's: another member has said so of its own alone, and long ago.
+    """
+    if group.structure is None or not any(one.code in _NAMING for one in statuses):
+        return statuses
+    if not await hidden(request, group.structure.required(), request.budget):
+        return statuses
+    return tuple(Status(one.code, HIDDEN) if one.code in _NAMING else one for one in statuses)
+
+
 # -- endpoints, for interactive queries
 
 
@@ -192,6 +214,8 @@ async def _endpoint(
             for one in by_role[role]:
                 part = group.structure.subtopologies[numbers[one["subtopology_id"]]]
                 for topic in dict.fromkeys(part.inputs()):
+                    if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, topic):
+                        continue
                     queue = worker.catalogue.find(topic)
                     count = queue.partitions if queue is not None else 0
                     partitions = one["partitions"][:count]

@@ -110,6 +110,7 @@ class ProduceCall:
         self._waiting: list[tuple[list[Produced], int, int]] = []  # answers, slot, index
         self._appends = Appends()
         self._throttle_ms = 0
+        self._read = 0  # bytes of batches that were looked into at once
         self._transactional_id = request.transactional_id
         self._transactional: set[int] = set()  # which of those that wait are transactional
         self._guard = guard
@@ -223,7 +224,8 @@ class ProduceCall:
         delayed, version = False, self._version
         routed = settings.route_lag_max is not None
         if settings.inspects or (routed and may_not_be_routed(settings, records)):
-            if self._inspected is None and is_read_at_once(settings, records):
+            if self._inspected is None and is_read_at_once(settings, records, self._read):
+                self._read += len(records or b"")
                 said = read_at_once(self._worker, settings, records, version)
             else:
                 found = self._looked_into(queue, index, records)

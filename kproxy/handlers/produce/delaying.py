@@ -37,7 +37,7 @@ def later(
     assert delay is not None
     split = said if isinstance(said, Split) else None
     records = header.record_count if split is None else split.waiting
-    if waiting_in(shard.state.get, key).records + records > delay.records_max:
+    if records and waiting_in(shard.state.get, key).records + records > delay.records_max:
         what = f"{delay.records_max} records of this partition may wait, no more ({RECORDS_MAX})"
         raise BadBatch(Code.POLICY_VIOLATION, what)
     size = len(batch) if split is None else len(split.now) + sum(map(len, split.later))

@@ -10,6 +10,7 @@ are appended as they came: nobody looks inside.
 from anyio import to_thread
 
 from kproxy.common.errors import Code
+from kproxy.delays.schedules import CRON
 from kproxy.delays.splitting import Split, split
 from kproxy.handlers.common.needs import ProduceNeeds
 from kproxy.handlers.produce.conditions import Conditional, condition
@@ -35,7 +36,7 @@ Inspected = dict[PartitionKey, Found | BadBatch]
 """The batches to append in the place of what came, or why nothing is."""
 
 _AT_ONCE_BYTES = 4096  # uncompressed: a millisecond
-_READ_AT_ONCE_BYTES = 32_768  # bytes, if only headers are looked for
+_READ_AT_ONCE_BYTES = 32_768  # in a request, if only headers are looked for
 _TOLD_MAX = 3
 _BLAMED_MAX = 1000
 
@@ -85,11 +86,19 @@ def read_at_once(
         raise BadBatch(Code.CORRUPT_MESSAGE, str(error)) from error
 
 
-def is_read_at_once(settings: QueueSettings, records: Records | None) -> bool:
-    """Return whether a batch is small, and only headers of its records are looked for."""
+def is_read_at_once(settings: QueueSettings, records: Records | None, read: int) -> bool:
+    """Return whether a batch is small, and only headers of its records are looked for.
+
+    `read`: the bytes that were read at once of others of its request.
+    """
     if settings.demands.of_records or not records or len(records) < HEADER_BYTES:
         return False
-    return len(records) <= _READ_AT_ONCE_BYTES and not read_header(records).codec
+    size = len(records)
+    if read + size > _READ_AT_ONCE_BYTES or read_header(records).codec:
+        return False
+    delay = settings.delay
+    schedules = size > _AT_ONCE_BYTES and delay is not None and delay.by_header and delay.by_key
+    return not schedules or CRON not in bytes(records)  # a line takes 0.2 ms
 
 
 def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:

@@ -142,7 +142,7 @@ async def list_all(worker: TransactionNeeds, request: Request) -> Mapping[str, A
                 "transaction_state": state,
             }
             found.append(one)
-            await request.budget.step(_ITEM_BYTES)
+            await request.budget.step(_ITEM_BYTES + len(name))
             if len(found) > _LISTED_MAX:  # name some: by state, age, producer or pattern
                 return _REFUSED | {"error_code": Code.INVALID_REQUEST}
     return answer | {"transaction_states": found}

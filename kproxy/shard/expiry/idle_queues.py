@@ -8,7 +8,7 @@ EXPIRE_QUEUE, with the end that it has seen. The fold looks once more (`virtual.
 append, a commit or a transaction that came before the command keeps the queue.
 
 Reads are no part of the log. They count from when this worker serves the shard: a restart or a
-takeover begins anew.
+takeover begins anew, and so does a clock that jumps, for nobody knows then how long ago they were.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ _QUEUES_AT_ONCE = 200
 _PAUSE = 50  # queues looked at in one turn of the loop
 _LOOKS = 4  # in the time after which a queue goes
 _LATE_MS = 24 * 3600 * 1000  # filed later than that from now: by a clock that was ahead
+_JUMP_MS = 15_000  # by so much more or less than time has passed, between two looks
 _LAST: PartitionKey = (QueueId(b"\xff" * 16), 0)
 
 
@@ -47,15 +48,29 @@ class IdleExpiry(DueIndexScanner):
         self._now_ms = now_ms
         self._counters = counters
         self._claim = -1
-        self._from_ms = 0  # the shard is served by this claim since then
+        self._from_ms = 0  # the shard is served by this claim, by this clock, since then
+        self._looked = (0, 0.0)  # when, by the clock (ms), and by one that does not jump (s)
+
+    def _begin(self, now: int) -> None:
+        """Note the time of a look; begin anew with a new claim, or where the clock has jumped."""
+        (before, before_s), now_s = self._looked, anyio.current_time()
+        jumped = abs(now - before - 1000 * (now_s - before_s)) > _JUMP_MS
+        if jumped or self._claim != self._shard.claim_offset:
+            self._claim, self._from_ms = self._shard.claim_offset, now
+        self._looked = now, now_s
 
     async def scan_once(self) -> bool:
         """Look at some queues that are due; whether there may be more."""
         now, shard = self._now_ms(), self._shard
-        if self._claim != shard.claim_offset:
-            self._claim, self._from_ms = shard.claim_offset, now
+        self._begin(now)
         await self._note_used(now)
         due, more = self._next_due(IDLE_DUE.key(now, _LAST), IDLE_DUE.key(now + _LATE_MS, _LAST))
+        # A setting that changes meanwhile files its queue under 0 again: that stays.
+        changed: dict[bytes, bytes | None] = {
+            key: None for key in due if not IDLE_DUE.parts(key)[0]
+        }
+        if changed:
+            shard.commit(changed)
         expired: list[Envelope] = []
         filed: dict[bytes, bytes | None] = {}
         for number, key in enumerate(due, 1):
@@ -67,6 +82,7 @@ class IdleExpiry(DueIndexScanner):
                 outcomes = await shard.append(expired).wait()
             except KafkaError as error:
                 _log.warning("queues_not_expired", queues=len(expired), reason=error.message)
+                shard.commit(dict.fromkeys(changed, b""))
                 self._retry()
                 return False
             gone = sum(outcome.code == Code.NONE for outcome in outcomes)
@@ -96,7 +112,8 @@ class IdleExpiry(DueIndexScanner):
     ) -> None:
         state = self._shard.state
         filed_ms, key = IDLE_DUE.parts(due)
-        filed[due] = None
+        if filed_ms:
+            filed[due] = None
         known = IDLE.get(self._shard.kv.get, key)
         if filed_ms and (known is None or known.filed_ms != filed_ms):
             return  # it is filed elsewhere since
@@ -105,7 +122,7 @@ class IdleExpiry(DueIndexScanner):
         if queue is None or row is None or idle_ms < 0:
             filed[IDLE.key(key)] = None
             return
-        since_ms = now if known is None else max(known.since_ms, self._from_ms)
+        since_ms = now if known is None else max(min(known.since_ms, now), self._from_ms)
         asked_since = anyio.current_time() - idle_ms / 1000
         if known is None or known.end != row.next_offset:
             since_ms = now
@@ -114,7 +131,7 @@ class IdleExpiry(DueIndexScanner):
         goes = row.log_start == row.next_offset or queue.configs.get(WITH_RECORDS) == "true"
         if since_ms + idle_ms <= now and goes:
             expired.append(ExpireQueue(key[0], row.next_offset, now).envelope())
-        again_ms = now + idle_ms // _LOOKS
+        again_ms = now + min(idle_ms // _LOOKS, _LATE_MS)
         if since_ms + idle_ms > now:
             again_ms = min(again_ms, since_ms + idle_ms)
         filed[IDLE.key(key)] = IDLE.encode(Idle(again_ms, row.next_offset, since_ms))

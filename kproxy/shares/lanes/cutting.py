@@ -17,6 +17,7 @@ from kproxy.protocol.made_batches import Cut, gapped_batch
 from kproxy.protocol.record_starts import record_starts
 from kproxy.protocol.records import unpacked
 from kproxy.protocol.varint import read_varlong
+from kproxy.shares.lanes.reading import NotAtOnce
 from kproxy.shares.taking import Range
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import StoredBatch
@@ -27,6 +28,7 @@ _TIMES = 2
 """Whole batches may weigh so many times what is given of them."""
 CUT_BYTES_MAX = 8 << 20
 """The bytes of one answer's records that are cut out, unpacked: one record more at most."""
+PACKED_BYTES_MAX = 128 << 10
 _ENTRY_BYTES = 500
 _HEAD_BYTES = 16  # before the key of a record, about
 
@@ -140,13 +142,15 @@ def in_memory(
 
 def cut_out(
     segments: Segments, cache: OpenedBatches, spans: Sequence[Span], ranges: Sequence[Range],
-    bytes_max: int, known: Sequence[Opened] | None = None,
+    bytes_max: int, known: Sequence[Opened] | None = None, *, at_once: bool = False,
 ) -> CutOut:  # fmt: skip
     """Return the records of ascending ranges. Raise Malformed, OSError.
 
-    `known`: the spans' batches, if they are in memory.
+    `known`: the spans' batches, if they are in memory. Raise NotAtOnce, if it is to be `at_once`:
+    they are more than is packed in some milliseconds.
     """
     cuts: list[Cut] = []
+    most = bytes_max
     offsets = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
     missing: list[int] = []
     codec = at = 0
@@ -167,6 +171,8 @@ def cut_out(
         offset, _, body = cuts.pop()
         bytes_max += len(body) + _HEAD_BYTES
         left.insert(0, offset)
+    if at_once and codec and most - bytes_max > PACKED_BYTES_MAX:
+        raise NotAtOnce
     return CutOut(gapped_batch(cuts, codec) if cuts else b"", missing, left)
 
 

@@ -17,6 +17,8 @@ from kproxy.shares.lanes.ring import LEVELS, Rings
 from kproxy.shares.lanes.table import NONE
 
 _FORGOTTEN_MIN = 1000
+PASSES_MAX = 5000
+"""Lanes that are not ready and are passed over at once: some milliseconds."""
 _KNOWN_MAX, _KNOWN_BYTES = 1 << 14, 120  # lanes that are found without the table, bytes of one
 
 
@@ -38,7 +40,7 @@ class LaneIndex(LaneRecords):
 
     __slots__ = (
         "_busy", "_held", "_known", "_left", "_resting", "_rests", "_rings", "_tats", "_tats_max",
-        "_turns", "_weights", "taken",
+        "_turns", "_weights", "passes", "taken",
     )  # fmt: skip
 
     def __init__(self, start: int, turns: Turns, salt: int) -> None:
@@ -56,6 +58,8 @@ class LaneIndex(LaneRecords):
         self._resting: list[tuple[float, int]] = []  # until when, lane
         self.taken = 0
         """The records that were taken, and are neither done nor available again."""
+        self.passes = PASSES_MAX
+        """The lanes that are not ready and may still be passed over, before none is looked for."""
 
     @property
     def size(self) -> int:
@@ -172,9 +176,10 @@ class LaneIndex(LaneRecords):
         turn, nor of the lane's rate.
         """
         rings = self._rings
-        while (level := rings.next_level()) >= 0:
+        while self.passes and (level := rings.next_level()) >= 0:
             lane = rings.by_level[level].pop()
             if not self._is_ready(lane):
+                self.passes -= 1
                 continue
             if self.expiring:
                 if not self._leave_expired(lane, now_ms):
@@ -185,8 +190,10 @@ class LaneIndex(LaneRecords):
             head = self._head(lane)
             if self._levels is not None and self._levels[head - self._base] != level:
                 self._enter(lane)
+                self.passes -= 1
                 continue
             if self._turns.rate and not self._within_rate(lane, now):
+                self.passes -= 1
                 continue
             rings.had_turn(level)
             self._unlink_head(lane, head)
@@ -209,12 +216,14 @@ class LaneIndex(LaneRecords):
         (ring,) = self._rings.by_level
         tails, links, base, busy = self.table.tails, self._next, self._base, self._busy
         most, expiring = turns.in_flight, self.expiring
-        while len(found) < count and ring.length:
+        passes = self.passes
+        while passes and len(found) < count and ring.length:
             lane = ring.first
             tail = tails[lane]
             flying = busy.get(lane, 0)
             if tail == NONE or (most and flying >= most):
                 ring.pop()
+                passes -= 1
                 continue
             last = (tail - base) & MASK
             at = (links[last] - base) & MASK
@@ -234,6 +243,7 @@ class LaneIndex(LaneRecords):
                 ring.pop()
             else:
                 ring.turn()
+        self.passes = passes
         self.available -= len(found)
         self.taken += len(found)
         return found
@@ -281,13 +291,28 @@ class LaneIndex(LaneRecords):
         self._left[lane] = self._left.get(lane, 0) + 1
         self._enter(lane)
 
-    def returned(self, first: int, end: int) -> None:
-        """Have taken records available again, at their places in their lanes."""
-        for offset in range(end - 1, first - 1, -1):
-            if self.is_busy_with(offset):
-                lane = self._free_place(offset)
-                self._link(lane, offset)
-                self._enter(lane)
+    def returned(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Have taken records available again, at their places in their lanes.
+
+        Return the stretches, of what was looked at, that are of no lane: who held them took them
+        with the records around. Expired ones are stretches of their own.
+        """
+        lanes, base, expiring = self._lanes, self._base, self.expiring
+        strays: list[tuple[int, int]] = []
+        for offset in range(min(end, self.end) - 1, first - 1, -1):
+            if lanes[offset - base] == NONE:
+                if (
+                    strays and strays[-1][0] == offset + 1
+                    and (offset in expiring) == (offset + 1 in expiring)
+                ):  # fmt: skip
+                    strays[-1] = offset, strays[-1][1]
+                else:
+                    strays.append((offset, offset + 1))
+                continue
+            lane = self._free_place(offset)
+            self._link(lane, offset)
+            self._enter(lane)
+        return strays
 
     def done(self, offsets: Iterable[int]) -> None:
         """Forget records that were taken: they are done."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kproxy.shares.lanes.index import LaneIndex
+from kproxy.shares.lanes.index import PASSES_MAX, LaneIndex
 from kproxy.shares.leases import Lease
 from kproxy.shares.record_states import ACQUIRED, COUNT_BITS, IS_ACQUIRED, PENDING
 from kproxy.shares.taking import Limits, Range, Taking
@@ -11,6 +11,7 @@ from kproxy.virtual.commands.shares import Cause, Run
 from kproxy.virtual.rows.shares import COUNT_MAX, COUNT_SHIFT, TERMINAL, RecordState, state_byte
 
 _HOLE_MAX = 1 << 18  # offsets that are archived at once: some milliseconds of the fold
+_RUNS_MAX = 1000  # runs of them, or records that were given too often: likewise
 _TAKEN_MAX = 20_000
 """Records of a share partition that are held, wait for the log or for their backoff."""
 _ACQUIRED_ONCE = ACQUIRED | 1 << COUNT_SHIFT
@@ -108,15 +109,19 @@ class LaneWindow(Window):
         self._move_start()
 
     def _archive_holes(self, taken: Taking) -> None:
-        while self.holes:
-            first, end = self.holes.pop()
+        """Archive holes, the first ones first: a compacted queue has one behind each record."""
+        left, done = _HOLE_MAX, 0
+        for first, end in self.holes[:_RUNS_MAX]:
             first = max(first, self.start)
-            upto = min(end, first + _HOLE_MAX)
-            if first < end:
+            upto = min(end, first + left)
+            if first < upto:
                 self._archive_gap(first, upto, taken, Cause.NONE)
+                left -= upto - first
             if upto < end:
-                self.holes.append((upto, end))
-                return
+                self.holes[done] = upto, end
+                break
+            done += 1
+        del self.holes[:done]
 
     def _archive_expired(self, lanes: LaneIndex, taken: Taking) -> None:
         """Archive what has left its lane as it has expired: its lane goes on meanwhile."""
@@ -133,10 +138,11 @@ class LaneWindow(Window):
         lanes, states, start = self.lanes, self._states, self.start
         assert lanes is not None
         offsets: list[int] = []
+        lanes.passes = PASSES_MAX
         left = min(
             limits.records_max, limits.window_max - self._leases.held, _TAKEN_MAX - lanes.taken
         )
-        while left > 0:
+        while left > 0 and len(taken.archived) <= 2 * _RUNS_MAX:
             if taken.throttled is None:
                 fresh = lanes.take_fresh(left, states, start, now_ms)
                 for offset in fresh:

@@ -71,7 +71,8 @@ class LaneReader:
         names = frozenset(filter(None, (self._header, self._level)))
         self.names: Literal[False] | frozenset[bytes] = names or False
         """The headers that are looked at; False: none."""
-        self._open: tuple[int, Iterator[Part]] | None = None
+        self._open: tuple[int, int, Iterator[Part]] | None = None
+        """The base of a batch, up to which offset it was told, and the rest."""
 
     def lane(self, key: bytes | None, headers: dict[bytes, bytes | None]) -> bytes:
         """Return the name of a record's lane; empty: it says none."""
@@ -87,7 +88,8 @@ class LaneReader:
     ) -> list[Part]:
         """Return what lies in some stretches, or in the first of them: about so many records.
 
-        Without `wait`: only what is in memory. Raise NotAtOnce, OSError.
+        It ends before a batch that cannot be read. Without `wait`: only what is in memory. Raise
+        NotAtOnce; OSError: it is the first.
         """
         found: list[Part] = []
         left = records_max
@@ -96,7 +98,12 @@ class LaneReader:
             if batch is None:
                 found.append(Part(first, last + 1))
                 continue
-            parts = self._parts_of(lying, batch, last, wait)
+            try:
+                parts = self._parts_of(lying, batch, first, last, wait)
+            except OSError:
+                if found:
+                    break
+                raise
             for part in parts:
                 if found and (joined := _joined(found[-1], part)) is not None:
                     found[-1] = joined
@@ -104,20 +111,25 @@ class LaneReader:
                     found.append(part)
                 left -= part.end - part.first
                 if left <= 0 and part.end <= last:
-                    self._open = batch[0], parts
+                    self._open = batch[0], part.end, parts
                     return found
             if left <= 0:
                 break
         return found
 
     def _parts_of(
-        self, lying: "_Lying", batch: StoredBatch, last: int, wait: bool
+        self, lying: "_Lying", batch: StoredBatch, first: int, last: int, wait: bool
     ) -> Iterator[Part]:
-        kept, self._open = self._open, None
-        base = batch[0]
-        if kept is not None and kept[0] == base:
+        """Return what a batch has from `first` on, also where that was told to somebody who went
+        without it."""
+        kept, base = self._open, batch[0]
+        if kept is not None and kept[0] == base and kept[1] <= first:
+            if not wait:
+                raise NotAtOnce
+            self._open = None
             lying.pass_by()
-            return kept[1]
+            return kept[2]
+        self._open = None
         data = lying.next()
         head = read_header(data)
         if not wait and head.codec:

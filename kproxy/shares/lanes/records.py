@@ -15,6 +15,7 @@ _CLEANED_MAX = 5000  # offsets in a row, some milliseconds
 _DROPPED_MIN = 4096
 _EXPIRED_MAX = 1000  # that leave their lanes at once: a run of the log each, where they are apart
 EXPIRING_BYTES = 120  # a record whose time is known takes them
+_LINKED_MAX = 4096
 _PART = 4  # the part of the arrays that is let go at once
 
 
@@ -22,8 +23,8 @@ class LaneRecords:
     """The records of the offsets from `start` to `end`."""
 
     __slots__ = (
-        "_base", "_cleaned", "_lanes", "_levels", "_next", "available", "expired", "expiring",
-        "start", "table",
+        "_base", "_cleaned", "_lanes", "_levels", "_linked", "_next", "available", "expired",
+        "expiring", "start", "table",
     )  # fmt: skip
 
     def __init__(self, start: int, prioritised: bool, salt: int) -> None:
@@ -33,6 +34,7 @@ class LaneRecords:
         self._next = array("I")
         self._levels = bytearray() if prioritised else None
         self.table = LaneTable(salt)
+        self._linked: dict[int, int] = {}  # the record put back last before others, by lane
         self.available = 0
         """The records that are available, in lanes that are ready or not."""
         self.expiring: dict[int, int] = {}
@@ -87,19 +89,27 @@ class LaneRecords:
         return True
 
     def _link(self, lane: int, offset: int) -> None:
-        """Put a record back in its place: mostly it is the first one."""
+        """Put a record back in its place: mostly it is the first one, or follows the last one that
+        came back."""
         links, base, tails = self._next, self._base, self.table.tails
         at, short = offset - base, offset & MASK
         self.available += 1
         tail = tails[lane]
         if tail == NONE:
             links[at] = tails[lane] = short
+            self._linked.pop(lane, None)
             return
         last = (tail - base) & MASK
         before = last
         if at > last:
             tails[lane] = short
         else:
+            known = self._linked.get(lane, -1) - base
+            if (links[last] - base) & MASK <= known < at:  # it is in its lane still
+                before = known
+            if len(self._linked) >= _LINKED_MAX:
+                self._linked.clear()
+            self._linked[lane] = offset
             while (following := (links[before] - base) & MASK) < at:
                 before = following
         links[at] = links[before]
@@ -111,11 +121,6 @@ class LaneRecords:
         if not 0 <= at < len(self._lanes) or (lane := self._lanes[at]) == NONE:
             return -1
         return self.table.hashes[lane]
-
-    def is_busy_with(self, offset: int) -> bool:
-        """Return whether a record was added, and has a lane still."""
-        at = offset - self._base
-        return 0 <= at < len(self._lanes) and self._lanes[at] != NONE
 
     def clean(self) -> bool:
         """Forget records before the start, so many at a time; return whether that was all."""

@@ -1,12 +1,14 @@
 """Records of a member that lie scattered over batches of a share partition, and are cut out."""
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyio import to_thread
 
 from kproxy.protocol.varint import Malformed
-from kproxy.shares.lanes.cutting import CUT_BYTES_MAX, Span, cut_out, in_memory
+from kproxy.shares.lanes.cutting import CUT_BYTES_MAX, CutOut, Span, cut_out, in_memory
+from kproxy.shares.lanes.reading import NotAtOnce
 from kproxy.shares.taking import Range, parted
 from kproxy.shares.window import GAP, BeyondEnd, InvalidState, Pending
 
@@ -44,9 +46,11 @@ class Scattered(NamedTuple):
             cut_out, segments, cache, self.spans, ranges, min(self.bytes_max, CUT_BYTES_MAX), known
         )
         try:
+            found: CutOut | None = None
             if known is not None:
-                found = work()
-            else:
+                with suppress(NotAtOnce):
+                    found = work(at_once=True)
+            if found is None:
                 with segments.pinned({batch[1] for batch, _ in self.spans}):
                     found = await to_thread.run_sync(work, limiter=shares.readers)
         except (Malformed, OSError):

@@ -7,6 +7,8 @@ begins behind a long backlog has its turn with the next answer.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -16,6 +18,7 @@ from anyio import CapacityLimiter, to_thread
 from kproxy.common.counters import Counters
 from kproxy.loop.pace import Pace
 from kproxy.metadata.lane_settings import LOOKAHEAD_MIN, LaneRules
+from kproxy.security.parts import Parts
 from kproxy.shard.shard import Shard
 from kproxy.shares.lanes.batch_ends import BatchEnds
 from kproxy.shares.lanes.cutting import OpenedBatches
@@ -24,6 +27,7 @@ from kproxy.shares.lanes.lane_window import LaneWindow
 from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
 from kproxy.shares.record_states import IS_AVAILABLE, IS_TAKEN
 from kproxy.shares.taking import Limits, Stretch
+from kproxy.store.damage import DamagedBatch
 from kproxy.virtual.commands.shares import Cause, Hold, Run
 from kproxy.virtual.rows.batches import NO_TRANSACTION
 from kproxy.virtual.rows.shares import HELD_LANES
@@ -35,6 +39,7 @@ _BATCHES_MAX = 500  # in a slice
 _RECORDS_MAX = 20_000  # in a slice: some 50 ms of a thread
 _AT_ONCE = 200  # records that are looked at without a thread
 _AT_ONCE_BYTES = 64 << 10
+_HELD_AT_ONCE = 1000  # rows of held lanes
 _OPENED = 8  # the part of the memory that such batches have
 
 
@@ -47,19 +52,29 @@ class Aborted(Protocol):
 
 
 class LaneMemory:
-    """The memory of all lanes of a worker, and how much there may be of it."""
+    """The memory of all lanes of a worker, and how much there may be of it: no group has all."""
 
     def __init__(self, bytes_max: int, counters: Counters, salt: int | None = None) -> None:
-        self.bytes_max = bytes_max
         self.counters = counters
         self.salt = secrets.randbits(64) if salt is None else salt
-        self.used = 0
+        self._parts = Parts(bytes_max)
         self.opened = OpenedBatches(bytes_max // _OPENED)
         """The batches that records are cut out of, beside the lanes."""
 
     @property
-    def has_room(self) -> bool:
-        return self.used < self.bytes_max
+    def used(self) -> int:
+        return self._parts.used
+
+    def may(self, group: str) -> bool:
+        """Return whether a group's lanes may have more."""
+        return self._parts.may(group)
+
+    def count(self, group: str, more: int) -> None:
+        """Count so many bytes more of a group's, or less."""
+        if more > 0:
+            self._parts.take(group, more)
+        elif more:
+            self._parts.give_back(group, -more)
 
 
 class ShareLanes:
@@ -68,7 +83,9 @@ class ShareLanes:
     def __init__(
         self, shard: Shard, key: PartitionKey, group: str, window: LaneWindow, rules: LaneRules,
         committed: bool, memory: LaneMemory, epoch: int = 0, expires: bool = False,
+        before: "ShareLanes | None" = None,
     ) -> None:  # fmt: skip
+        """Begin to look for lanes; `before`: those in whose place they are."""
         self.rules, self.committed, self._expires = rules, committed, expires
         self.reader = LaneReader(rules, expires=expires)
         self.index = window.lanes = LaneIndex(window.start, turns_of(rules), memory.salt)
@@ -81,13 +98,18 @@ class ShareLanes:
         self._scanned: anyio.Event | None = None  # while a slice is read
         self._aborted: Aborted | None = None
         self._is_short = False
-        taken = window._taken_before(window.end)
-        self._until = taken[-1] + 1 if taken else window.start
+        self._until = window.start
+        self.is_sure_now()
         self._bytes = self._records = 0
-        self.is_stale = False
-        """Whether lanes that were held may have been freed."""
-        if rules.holds:
-            self.hold_again(epoch)
+        self._before: LaneIndex | None = None
+        """The lanes of what is held and was not looked at again, if records have the same ones."""
+        if before is not None and before.rules.names_like(rules) and not self.is_sure:
+            self._before = before.index
+        self._epoch = epoch
+        self._held_at: bytes | None = None  # the row that is to be looked at next
+        self._held: set[int] = set()
+        self.is_stale = rules.holds
+        """Whether the rows may say other lanes that are held than are."""
 
     @property
     def group(self) -> str:
@@ -97,18 +119,36 @@ class ShareLanes:
         """Return whether these are the lanes by such rules."""
         return (self.rules, self.committed, self._expires) == (rules, committed, expires)
 
-    def hold_again(self, epoch: int) -> None:
-        """Hold the lanes that the rows say are held, and no others."""
-        self.is_stale = False
-        held = {
-            HELD_LANES.parts(key)[2]
-            for key, data in self._shard.state.kv.walk(*HELD_LANES.range(self._key, self._group))
-            if HELD_LANES.decode(data).epoch == epoch
-        }
-        for lane in self.index.held - held:
+    def hold(self, lane: int) -> None:
+        """Hold a lane, as the log says."""
+        self.index.hold(lane)
+        if self._held_at is not None:  # its row may be one that was passed
+            self._held.add(lane)
+
+    def hold_again(self) -> bool:
+        """Hold the lanes that the rows say are held, and no others, if that is not done.
+
+        Return whether it is: so many rows are looked at at once.
+        """
+        if self._held_at is None:
+            if not self.is_stale:
+                return True
+            self.is_stale = False
+        start, end = HELD_LANES.range(self._key, self._group)
+        walk = self._shard.state.kv.walk(self._held_at or start, end)
+        rows = list(islice(walk, _HELD_AT_ONCE))
+        for row, data in rows:
+            if HELD_LANES.decode(data).epoch == self._epoch:
+                self._held.add(HELD_LANES.parts(row)[2])
+        self._held_at = rows[-1][0] + b"\0" if len(rows) == _HELD_AT_ONCE else None
+        if self._held_at is not None:
+            return False
+        for lane in self.index.held - self._held:
             self.index.free(lane)
-        for lane in held:
+        for lane in self._held:
             self.index.hold(lane)
+        self._held.clear()
+        return not self.is_stale
 
     def holds_of(self, runs: Sequence[Run]) -> list[Hold]:
         """Return the lanes that are to be held, as records of theirs are given up.
@@ -121,7 +161,10 @@ class ShareLanes:
         for run in runs:
             if run.cause not in {Cause.NONE, Cause.EXPIRED}:
                 for offset in range(run.first, run.first + run.records):
-                    if (lane := self.index.lane_of(offset)) >= 0:
+                    lane = self.index.lane_of(offset)
+                    if lane < 0 and self._before is not None:
+                        lane = self._before.lane_of(offset)
+                    if lane >= 0:
                         found[lane] = Hold(self._key, lane, offset)
         return list(found.values())
 
@@ -137,14 +180,14 @@ class ShareLanes:
 
     def close(self) -> None:
         """Give its memory back."""
-        self._memory.used -= self._counted
+        self._memory.count(self._group, -self._counted)
         self._counted = 0
 
     def end_of_look(self, end: int) -> int:
         """Return up to which offset lanes are looked for, of a partition that ends there."""
         index = self.index
         most = index.start + self.rules.lookahead
-        if not self._memory.has_room:
+        if not self._memory.may(self._group):
             shorter = max(index.end, index.start + LOOKAHEAD_MIN)
             if shorter < min(most, end):
                 self._note_short(shorter - index.start)
@@ -164,6 +207,13 @@ class ShareLanes:
     def is_sure(self) -> bool:
         """Whether all records were looked at that may have been held before there were lanes."""
         return self.index.end >= min(self._until, self._window.end)
+
+    def is_sure_now(self) -> bool:
+        """Return `is_sure`, as of what is held by now."""
+        window = self._window
+        taken = window._taken_before(window.end)
+        self._until = taken[-1] + 1 if taken else window.start
+        return self.is_sure
 
     # -- looking
 
@@ -190,7 +240,7 @@ class ShareLanes:
                 found.append((at, batch[0] - 1, None))
             self._bytes += batch[3]
             self._records += last + 1 - batch[0]
-            found.append((batch[0], last, batch))
+            found.append((max(batch[0], at), last, batch))
             self.ends.note(batch[0], last)
             left -= last + 1 - max(at, batch[0])
             at = last + 1
@@ -211,9 +261,10 @@ class ShareLanes:
         if not stretches:
             return
         self._scanned = anyio.Event()
+        parts: list[Part] = []
         try:
             numbers = {batch[1] for _, _, batch in stretches if batch is not None}
-            with segments.pinned(numbers):
+            with suppress(DamagedBatch), segments.pinned(numbers):  # the next look says so
                 parts = await to_thread.run_sync(
                     lambda: self.reader.read(segments, stretches, _RECORDS_MAX, wait=True),
                     limiter=readers,
@@ -244,9 +295,13 @@ class ShareLanes:
         return True
 
     def _count(self) -> None:
+        if self._window.lanes is not self.index:
+            return  # it was closed while a thread read
+        if self.is_sure:
+            self._before = None
         self.ends.trim(self.index.start)
         size = self.index.size + self.ends.size
-        self._memory.used += size - self._counted
+        self._memory.count(self._group, size - self._counted)
         self._counted = size
 
     def _add(self, part: Part) -> None:

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from anyio import to_thread
 
-from kproxy.loop.pace import Pace
+from kproxy.loop.pace import Pace, scanned
 from kproxy.metadata.lane_settings import LaneRules
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.records import headers_in
@@ -65,7 +65,8 @@ async def lanes_of(
     )
     found = [
         (HELD_LANES.parts(name)[2], HELD_LANES.decode(data))
-        for name, data in shard.state.kv.walk(*HELD_LANES.range(key, group))
+        async for rows in scanned(shard.state.kv.walk, *HELD_LANES.range(key, group))
+        for name, data in rows
     ]
     held = [(lane, one) for lane, one in found if one.epoch == row.epoch]
     share = shares.known(key, group)

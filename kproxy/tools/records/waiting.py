@@ -1,24 +1,29 @@
 """`kproxy waiting`: the records of a queue that wait until they are due, and their cancellation."""
 
 import heapq
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
 
-from kproxy.common.errors import CannotStart
-from kproxy.tools.client import Address, Client, Refused
-from kproxy.tools.options import as_json_option, asked, librdkafka, server_option
+from kproxy.common.errors import CannotStart, Code
+from kproxy.protocol.api_keys import ApiKey
+from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, of_producer
+from kproxy.tools.client import Address, Client, Refused, checked
+from kproxy.tools.options import as_json_option, asked, server_option
 from kproxy.tools.output import print_json, size, table
 from kproxy.tools.records.times import moment
 
 _LIMIT = 100
 _REPLACE = "kproxy.delay.replace"
-_DELIVERY_S = 30
-_INVALID_RECORD = 87
+_DELIVERY_S, _AGAIN_S = 30, 0.2
+_AGAIN = frozenset(
+    (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT,
+     Code.KAFKA_STORAGE_ERROR, Code.NOT_ENOUGH_REPLICAS)
+)  # fmt: skip
 
 
 @click.command(name="waiting")
@@ -38,14 +43,14 @@ def waiting_command(
 ) -> None:  # fmt: skip
     """List the records of a queue that wait, by when they are due, or cancel one."""
     if cancel is not None:
-        partitions = asked(bootstrap_server, partial(_partitions, queue=queue))
-        if not _cancelled(bootstrap_server, queue, cancel, partitions):
+        key = cancel.encode()
+        if not asked(bootstrap_server, lambda client: cancel_waiting(client, queue, key)):
             raise CannotStart(
                 f"nothing waits under {cancel}: it was delivered, or cancelled, or never there"
             )
         click.echo("cancelled 1")
         return
-    found = asked(bootstrap_server, lambda client: _listed(client, queue, first or 0, limit + 1))
+    found = asked(bootstrap_server, lambda client: listed(client, queue, first or 0, limit + 1))
     if as_json:
         print_json(found[:limit])
     else:
@@ -55,7 +60,7 @@ def waiting_command(
         click.echo(f"… and more: --from {more} goes on from here", err=True)
 
 
-def _listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
+def listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
     """Return records by their due times, of all partitions."""
     parts = client.queue(queue).partitions
     found = [_of_partition(client, queue, part, first) for part in parts]
@@ -73,10 +78,10 @@ def _of_partition(client: Client, queue: str, part: Any, first: int) -> Iterator
 
 def _cells(line: dict[str, Any]) -> tuple[Any, ...]:
     due = datetime.fromtimestamp(line["due_ms"] / 1000, UTC).isoformat("T", "milliseconds")
-    return due, line["partition"], _key(line["key"]), size(line["bytes"])
+    return due, line["partition"], key_shown(line["key"]), size(line["bytes"])
 
 
-def _key(digits: str | None) -> str:
+def key_shown(digits: str | None) -> str:
     if digits is None:
         return "-"
     key = bytes.fromhex(digits)
@@ -86,28 +91,44 @@ def _key(digits: str | None) -> str:
         return f"0x{digits}"
 
 
-def _partitions(client: Client, queue: str) -> int:
-    """Return how many partitions a queue has. Raise Refused: its records have no keys to name."""
+def cancel_waiting(client: Client, queue: str, key: bytes) -> bool:
+    """Return whether anything was cancelled: which partition a key is in is its producer's.
+
+    A cancellation that is sent again is one all the same, so that nobody is told that nothing was
+    cancelled where the answer was lost. Raise Refused (the queue's records have no keys to name),
+    CannotStart.
+    """
     if client.settings(queue, (_REPLACE,)).get(_REPLACE) != "key":
         raise Refused(f"{queue} has no {_REPLACE}=key: nothing of it can be cancelled by its key")
-    return len(client.queue(queue).partitions)
+    partitions = len(client.queue(queue).partitions)
+    values = {"transactional_id": None, "transaction_timeout": _DELIVERY_S * 1000}
+    made = client.call(ApiKey.INIT_PRODUCER_ID, 4, values)
+    checked(made.error_code, "a producer's id")
+    bodies = [(body_of(Content(key, None), []), int(time.time() * 1000))]
+    batch = of_producer(batch_of_bodies(bodies), made.producer_id, made.producer_epoch)
+    taken = [_taken(client, queue, index, batch) for index in range(partitions)]
+    return True in taken
 
 
-def _cancelled(address: Address, queue: str, key: str, partitions: int) -> bool:
-    """Return whether anything was cancelled: which partition a key is in is its producer's."""
-    from confluent_kafka import Producer
-
-    client, failed, done = Producer(librdkafka(address, {})), [], []
-
-    def told(error: Any, message: Any) -> None:
-        if error is None:
-            done.append(message)
-        elif error.code() != _INVALID_RECORD:
-            failed.append(error.str())
-
-    for index in range(partitions):
-        client.produce(queue, None, key.encode(), partition=index, on_delivery=told)
-    left = client.flush(_DELIVERY_S)
-    if failed or left:
-        raise CannotStart(f"not cancelled: {failed[0] if failed else 'no answer in time'}")
-    return bool(done)
+def _taken(client: Client, queue: str, index: int, batch: bytes) -> bool:
+    """Return whether a partition takes a cancellation. Raise Refused, CannotStart."""
+    until_s = time.monotonic() + _DELIVERY_S
+    part = {"name": queue, "partition_data": [{"index": index, "records": batch}]}
+    values = {"acks": -1, "timeout": _DELIVERY_S * 1000, "topic_data": [part],
+              "transactional_id": None}  # fmt: skip
+    while True:
+        try:
+            parts = client.queue(queue).partitions
+            leaders = {part.partition_index: part.leader_id for part in parts}
+            answer = client.call(ApiKey.PRODUCE, 9, values, leaders[index])
+        except (CannotStart, KeyError) as error:  # nobody serves it, or it has just moved
+            if time.monotonic() >= until_s:
+                raise CannotStart(f"not cancelled: {error}") from None
+        else:
+            told = answer.responses[0].partition_responses[0]
+            if told.error_code == Code.INVALID_RECORD:
+                return False
+            if told.error_code not in _AGAIN or time.monotonic() >= until_s:
+                checked(told.error_code, told.error_message or "not cancelled")
+                return True
+        time.sleep(_AGAIN_S)

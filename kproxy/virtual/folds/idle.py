@@ -14,13 +14,14 @@ from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.rows.idle import WITH_RECORDS, idle_ms_of
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import Partition, Queue
-from kproxy.virtual.rows.routes import ROUTES, decode_route
+from kproxy.virtual.rows.routes import ROUTES, landed_of
+from kproxy.virtual.rows.shares import DEAD_LETTERS, SHARE_PARTITIONS
 from kproxy.virtual.rows.transactions import OPEN_TRANSACTIONS, PENDING_BY_PARTITION
 from kproxy.virtual.state import State
 from kproxy.virtual.types import PartitionKey
 
 _LOOKED_AT_MAX = 1000
-"""Groups, and offsets that wait: a queue with more of them is in use."""
+"""Groups, offsets that wait, dead letters: a queue with more of them is in use."""
 
 
 def is_idle(state: State, envelope: Envelope, queue: Queue) -> bool:
@@ -40,6 +41,7 @@ def is_idle(state: State, envelope: Envelope, queue: Queue) -> bool:
         state.some(*OPEN_TRANSACTIONS.range(key), 1)
         or _is_committed_since(state, key, asked.time_ms - idle_ms)
         or _is_staged(state, key)
+        or _is_owed(state, key)
     )
 
 
@@ -48,7 +50,7 @@ def _is_passed_on(state: State, key: PartitionKey, row: Partition) -> bool:
     if not row.any_routes:
         return True
     found = state.scan(*ROUTES.range(key))
-    return all(decode_route(data).landed >= row.next_offset for _, data in found)
+    return all(landed >= row.next_offset for landed in landed_of(found))
 
 
 def _is_committed_since(state: State, key: PartitionKey, since_ms: int) -> bool:
@@ -72,3 +74,13 @@ def _is_staged(state: State, key: PartitionKey) -> bool:
     found = state.some(*RowKind.PENDING_BY_PARTITION.range(), _LOOKED_AT_MAX)
     staged = (PENDING_BY_PARTITION.parts(one)[1] for one, _ in found)
     return len(found) == _LOOKED_AT_MAX or key in staged
+
+
+def _is_owed(state: State, key: PartitionKey) -> bool:
+    """Return whether a dead-letter queue is to have records of a partition still."""
+    if not state.some(*SHARE_PARTITIONS.range(key), 1):
+        return False  # most have no share group: RocksDB need not step over what was owed
+    found = state.some(*RowKind.DEAD_LETTER.range(), _LOOKED_AT_MAX)
+    return len(found) == _LOOKED_AT_MAX or any(
+        DEAD_LETTERS.decode(data).key == key for _, data in found
+    )

@@ -22,6 +22,7 @@ from kproxy.virtual.commands.queues import (
 from kproxy.virtual.commands.routes import DefineRoute
 from kproxy.virtual.folds.delays import DelayFold
 from kproxy.virtual.folds.idle import is_idle
+from kproxy.virtual.folds.redrives import redrives_between
 from kproxy.virtual.folds.route_definitions import (
     FROM,
     FROM_SETTINGS,
@@ -107,6 +108,12 @@ class QueueFold:
         elsewhere: dict[str, list[object]] = {}
         code = Code.NONE
         from_start = queue.configs.get(FROM_START) == "true"
+        for definer, spec in redrives_between(before, after):
+            if after is None:
+                self._definitions.forget(queue.name, definer)
+            else:
+                asked = DefineRoute(definer, queue.name, spec, True, log_offset, waits)
+                code = self._define(log_offset, asked) or code
         for source, spec in definitions_between(before, after).items():
             if source == queue.name and after is None:
                 self._definitions.forget(source, queue.queue_id)

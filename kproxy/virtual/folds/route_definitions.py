@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kproxy.common.errors import Code
 from kproxy.virtual.commands.routes import DefineRoute
+from kproxy.virtual.folds.redrives import redrive_of, redrives_between
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.kinds import RowKind
@@ -163,6 +164,12 @@ class Definitions:
                 if not any(one.definer == after.queue_id and one.spec for one in known):
                     if self._is_full(source, known):
                         return source
+        for definer, spec in redrives_between(before, after):
+            known = [one for one in self._definitions(after.name) if one.spec]
+            gone = before and redrive_of(before.queue_id, before.configs)
+            known = [one for one in known if one.definer not in (definer, gone)]
+            if spec and self._is_full(after.name, known):
+                return after.name
         return None
 
     def _chained(self, before: Queue | None, after: Queue) -> str | None:

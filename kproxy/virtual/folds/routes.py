@@ -12,6 +12,7 @@ from kproxy.common.errors import Code
 from kproxy.protocol.batch import read_header
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.routes import Cut, ForgetLanded, Ship
+from kproxy.virtual.folds import redrives
 from kproxy.virtual.folds.route_definitions import Definitions, Told
 from kproxy.virtual.outcome import LogLocation, Outcome
 from kproxy.virtual.rows import routes as route_rows
@@ -23,6 +24,7 @@ from kproxy.virtual.rows.routes import (
     ROUTES,
     Epoch,
     Route,
+    is_redrive,
 )
 from kproxy.virtual.state import State
 from kproxy.virtual.types import LogOffset, PartitionKey, QueueId, ShardId
@@ -45,7 +47,7 @@ class RouteFold:
     def passed_on(self, source: PartitionKey, most: int) -> int:
         """Return the offset before which all routes have passed on what there was, or `most`."""
         found = self._state.scan(*ROUTES.range(source))
-        return min((route_rows.decode_route(data).landed for _, data in found), default=most)
+        return min(route_rows.landed_of(found), default=most)
 
     def crowds(
         self, queue_id: QueueId, indexes: Iterable[int], told: Mapping[QueueId, bytes], as_of: int,
@@ -62,6 +64,8 @@ class RouteFold:
             spec = told.get(definer, others)
             if spec is None or source[1] not in mine or route_rows.ends_with(data, spec):
                 continue
+            if is_redrive(definer):
+                continue  # it has two epochs, or three
             row, route = self._state.partition(source), route_rows.decode_route(data)
             if row is not None and route.as_of < as_of and _is_crowded(route, row):
                 return True
@@ -92,10 +96,15 @@ class RouteFold:
             if definer not in known:
                 start = row.log_start if told.from_start else row.next_offset
                 made = Route(start, start, 1, 0, as_of, (Epoch(start, told.spec),))
+                if is_redrive(definer):
+                    made = redrives.begun(start, row, told.spec, as_of)
                 self._put(source, definer, made)
                 changed = True
         for definer, data in known.items():
             spec = routes[definer].spec if definer in routes else b""
+            if is_redrive(definer):
+                changed |= self._end(source, definer, data, spec, as_of)
+                continue
             if route_rows.ends_with(data, spec):
                 continue  # as most do
             route = route_rows.decode_route(data)
@@ -107,6 +116,21 @@ class RouteFold:
             self._state.put_partition(source, row)
         if changed:
             self._state.routed.add(source)
+
+    def _end(
+        self, source: PartitionKey, definer: QueueId, data: bytes, spec: bytes, as_of: int
+    ) -> bool:
+        """End a redrive, or forget it where it is over; return whether it ends."""
+        route = route_rows.decode_route(data)
+        if spec or route.as_of >= as_of:
+            return False
+        if route.is_over:
+            self._state.put(ROUTES.key(source, definer), None)
+            return False
+        changed = redrives.ended(route, as_of)
+        if changed is not None:
+            self._put(source, definer, changed)
+        return changed is not None
 
     def _put(self, source: PartitionKey, definer: QueueId, route: Route) -> None:
         self._state.file(ROUTES.key(source, definer), route.encode())
@@ -124,7 +148,10 @@ class RouteFold:
         if route.cut != after or not after <= through <= row.next_offset:
             return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
         ends = route.ends
-        if ends is not None and route.cut >= ends:
+        if is_redrive(definer):
+            if ends is None or through > ends:  # it has been ended meanwhile
+                return Outcome(Code.NOT_LEADER_OR_FOLLOWER)
+        elif ends is not None and route.cut >= ends:
             self._drop(source, definer, row)
             return Outcome(Code.UNKNOWN_TOPIC_ID)
         cut = route._replace(

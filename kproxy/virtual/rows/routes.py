@@ -1,14 +1,17 @@
 """Rows of routes: records of a queue, the *source*, that are passed on to other queues.
 
 A route is defined by the settings of a queue, its *definer*: an entrance is the definer of its own
-route, a queue with a filter the definer of a route from another queue.
+route, a queue with a filter the definer of a route from another queue. A *redrive* is a route out
+of a queue that ends where the queue ended when it was set: its definer is not the queue itself, but
+an id of its own (`redrive_id`), so that the same records may be passed on once more.
 
 - A ROUTE_DEFINITION is in the home shard of the source's name, whether the source is there or not.
 - A ROUTE is beside the records: how far a partition of the source was passed on.
 - A ROUTE_LANDED is in each shard that gets records: how much of one partition's cut it has taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from kproxy.virtual.fields import Fields
@@ -60,6 +63,11 @@ class Route(NamedTuple):
         last = self.epochs[-1]
         return None if last.spec else last.start
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has landed, and nothing comes any more."""
+        return self.ends is not None and self.landed >= self.ends
+
     def encode(self) -> bytes:
         epochs = b"".join([_EPOCH.pack(*epoch) for epoch in self.epochs])
         return _ROUTE.pack(FORM, *self[:5], len(self.epochs), epochs)
@@ -79,8 +87,31 @@ def ends_with(data: bytes, spec: bytes) -> bool:
     return data.endswith(len(spec).to_bytes(4, "big") + spec)
 
 
+_REDRIVE = 0xFF
+"""The first byte of a redrive's id. A queue's begins with a time, of 47 bits."""
+
+
+def redrive_id(queue_id: QueueId, job: str) -> QueueId:
+    """Return the definer of a redrive out of a queue; `job` tells it from those before it."""
+    told = blake2b(bytes(queue_id) + job.encode(), digest_size=15).digest()
+    return QueueId(bytes([_REDRIVE]) + told)
+
+
+def is_redrive(definer: QueueId) -> bool:
+    """Return whether a definer is a redrive's."""
+    return definer[0] == _REDRIVE
+
+
 ROUTES = Keys(RowKind.ROUTE, "PU")
 """The routes by source partition and definer."""
+
+
+def landed_of(found: Iterable[tuple[bytes, bytes]]) -> Iterator[int]:
+    """Yield up to which offset each of these rows has passed on what it is to."""
+    for key, data in found:
+        route = decode_route(data)
+        if not (is_redrive(ROUTES.parts(key)[1]) and route.is_over):
+            yield route.landed
 
 
 def route_in(get: Get, source: PartitionKey, definer: QueueId) -> Route | None:

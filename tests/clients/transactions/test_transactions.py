@@ -91,8 +91,8 @@ def test_a_follower_gets_a_transaction_at_once_when_it_is_committed(site: Site, 
     create(site.address, queue)
     producer = transactional(site.address, queue)
     follower = calls.consumer(
-        site.address, queue, isolation_level=COMMITTED, fetch_wait_max_ms=10_000,
-        socket_timeout_ms=20_000,
+        site.address, queue, isolation_level=COMMITTED, fetch_wait_max_ms=120_000,
+        socket_timeout_ms=180_000,
     )  # fmt: skip
     try:
         follower.assign([TopicPartition(queue, 0, 0)])
@@ -101,7 +101,7 @@ def test_a_follower_gets_a_transaction_at_once_when_it_is_committed(site: Site, 
             write(producer, into(queue, [b"%d" % round_]))
             assert follower.poll(0.5) is None
             producer.commit_transaction(WAIT_S)
-            message = follower.poll(5)  # not after fetch.wait.max.ms
+            message = follower.poll(60)  # not after fetch.wait.max.ms
             assert message
             assert message.value() == b"%d" % round_
     finally:

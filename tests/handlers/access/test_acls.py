@@ -14,6 +14,7 @@ from kproxy.virtual.types import QueueId
 from tests.bodies import creation, metadata
 from tests.fakes import memory_worker
 from tests.handlers.secured import ALICE, NOT_ALLOWED, ROOT, Secured, rule
+from tests.harness import patient
 from tests.present import present
 from tests.wire import batch, fetch_values, produce_values
 
@@ -240,7 +241,7 @@ async def test_members_with_one_expression_get_what_each_may_know_of() -> None:
     assert int(hidden.error_code) == NOT_ALLOWED
     assert not hidden.members
     await here.add(rule(Op.DESCRIBE, "q-c", principal=bob.principal))
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         while his != {"q-b", "q-c"}:
             await anyio.sleep(0.2)
             his = await groups.assigned(bob) or his
@@ -263,7 +264,7 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
         rule(Op.DESCRIBE, "q-b"),
     )
     given: set[str] | None = None
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         while given is None:
             await anyio.sleep(0.2)
             given = await groups.assigned(ALICE)
@@ -272,7 +273,7 @@ async def test_an_expression_from_before_there_were_rules_sees_what_anybody_may(
     here.worker.authorizer._permits.clear()
     here.worker.security.generation += 1
     given = None
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         while given is None:
             await anyio.sleep(0.2)
             given = await groups.assigned(ROOT)

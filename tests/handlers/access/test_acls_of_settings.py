@@ -288,3 +288,37 @@ async def test_a_route_ends_with_the_rights_of_who_has_set_it() -> None:
     assert await settings(here, 2, "red", kproxy_set_by="10.0.0.9 User:root") != 0
     assert await settings(here, 2, "red", ROOT, kproxy_route_filter="key:x") == 0
     assert why() is None
+
+
+async def test_a_redrive_carries_who_has_ordered_it() -> None:
+    """It reads the letters and writes where they go, and needs the right to do so all the while."""
+    here = Secured()
+    for name in ("dlq.a", "jobs"):
+        await here.produce(name, ROOT)
+    await here.add(rule(Op.ALTER_CONFIGS, "dlq.a"))
+
+    def why() -> str | None:
+        queue = present(here.worker.catalogue.find("dlq.a"))
+        return why_forbidden(here.worker.signatures, queue.configs, "dlq.a")
+
+    async def redriven(to: str, job: str) -> int:
+        return await settings(here, 2, "dlq.a", kproxy_redrive_to=to, kproxy_redrive_job=job)
+
+    assert await redriven("jobs", "1") == NOT_ALLOWED
+    await here.add(rule(Op.WRITE, "jobs"))
+    assert await redriven("jobs", "1") == NOT_ALLOWED, "it may not read them"
+    await here.add(rule(Op.READ, "dlq.a"))
+    assert await redriven("jobs", "1") == NOT_ALLOWED, "it would make the queue where it is gone"
+    await here.add(rule(Op.CREATE, "jobs"))
+    assert await redriven("*", "1") == NOT_ALLOWED, "that is any queue"
+    assert await redriven("job*", "1") == NOT_ALLOWED
+    assert await redriven("jobs", "1") == 0
+    assert why() is None
+    await here.drop(resource_type_filter=Resource.TOPIC, resource_name_filter="jobs")
+    assert "User:alice" in str(why())
+    assert await settings(here, 2, "dlq.a", ROOT, kproxy_redrive_rate="5/s") == 0
+    assert "User:alice" in str(why()), "a rate makes it nobody else's"
+    assert await settings(here, 2, "dlq.a", kproxy_redrive_paused="true") == 0
+    assert await settings(here, 2, "dlq.a", kproxy_redrive_job="2") == NOT_ALLOWED
+    assert await settings(here, 2, "dlq.a", ROOT, kproxy_redrive_job="2") == 0
+    assert why() is None

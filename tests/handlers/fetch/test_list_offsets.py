@@ -22,6 +22,7 @@ from kproxy.virtual.rows import batches as batch_rows
 from kproxy.worker.request import NextRequestSignal
 from kproxy.worker.worker import Worker
 from tests.fakes import memory_worker
+from tests.harness import patient
 from tests.present import present
 from tests.wire import batch, produce_values, record
 
@@ -127,7 +128,7 @@ async def test_neither_a_client_that_leaves_nor_a_stop_waits_for_it(
     monkeypatch.setattr(by_time, "record_times", endless)
     monkeypatch.setattr(by_time, "_RECORDS_S", 30.0)
     monkeypatch.setattr(by_time, "_RECORDS_MAX", 1 << 60)
-    with anyio.fail_after(10):
+    with anyio.fail_after(patient(10)):
         with anyio.move_on_after(0.05):
             await offset_at(worker, 1005)
         async with anyio.create_task_group() as tasks:

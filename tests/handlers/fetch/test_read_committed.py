@@ -13,6 +13,7 @@ from kproxy.virtual.types import PartitionKey
 from tests import bodies
 from tests.handlers.test_handlers import Client, parts
 from tests.handlers.transactional import Transactional
+from tests.harness import patient
 from tests.present import present
 from tests.wire import batches
 
@@ -187,7 +188,7 @@ async def test_a_long_poll_looks_at_what_changes_and_no_more(in_session: bool) -
             makers[7].end(commit=True)
         return answers[0]
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(patient(30)):
         answer, looks = await counted(waited)
     first_looks = looks - 50 - 1
     assert first_looks in ((0,) if in_session else (100, 200))  # twice where others had their turn

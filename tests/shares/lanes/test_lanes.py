@@ -20,12 +20,14 @@ from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.made_batches import batch as made
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import copy_of
+from kproxy.shares.lanes import share_lanes
 from kproxy.shares.lanes.reading import hash_of
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.commands.records import Compact, Trim
 from kproxy.virtual.commands.shares import EARLIEST, FreeLanes
 from tests.handlers.test_handlers import Client
 from tests.present import present
+from tests.shares import test_polls
 from tests.shares.test_polls import (
     ACCEPT,
     GROUP,
@@ -42,9 +44,9 @@ from tests.wire import TODAY_MS, batch, batches, keyed, produce_values
 ORDERED = {LANE: "key", IN_FLIGHT: "1"}
 
 
-async def configure(client: Client, **settings: str) -> None:
+async def configure(client: Client, group: str = GROUP, **settings: str) -> None:
     """Set a group's settings; those not named go back to their defaults."""
-    resource = {"resource_type": 32, "resource_name": GROUP,
+    resource = {"resource_type": 32, "resource_name": group,
                 "configs": [{"name": n, "value": v} for n, v in settings.items()]}  # fmt: skip
     answer = await client.call(33, 2, {"resources": [resource], "validate_only": False})
     assert answer.responses[0].error_code == 0, answer
@@ -237,6 +239,30 @@ async def test_without_memory_lanes_look_less_far_and_the_order_stays() -> None:
     assert client.worker.counters.share_lookaheads_shortened == 1
 
 
+async def test_a_group_leaves_some_of_the_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: one group that looked far ahead had all, and all others looked at the least."""
+    monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 1000)
+    settings = {LANE: "key", LOOKAHEAD: "20000"}
+    client = await with_lanes(settings, share_lanes_bytes_max=2_000_000)
+    for first in range(0, 18_000, 600):
+        await produce(client, *[b"%d" % number for number in range(first, first + 600)])
+    assert await Member(client).given()
+    ahead = present(share_of(client).lanes).index.end
+    memory = client.worker.shares.lane_memory
+    assert ahead < 18_000
+    monkeypatch.setattr(test_polls, "GROUP", "another")
+    await client.metadata("other")
+    await configure(client, "another", **settings)
+    key = initialise(client, "other")
+    for first in range(0, 3000, 600):
+        records = keyed(*[(b"%d" % number, b"v") for number in range(first, first + 600)])
+        await client.call(0, 9, produce_values("other", records))
+    assert await Member(client, "m", "other").given()
+    other = client.worker.shares.find(client.worker.any_shard(), key, "another")
+    assert present(other.lanes).index.end > 1200
+    assert memory.used < 2_000_000
+
+
 async def test_records_that_cannot_be_read_are_in_the_lane_of_those_that_say_none() -> None:
     client = await with_lanes(ORDERED)
     bad = batch(b"", b"", packed=b"\xff" * 30)
@@ -293,18 +319,35 @@ async def test_batches_of_which_most_is_given_are_sent_as_they_lie() -> None:
     assert len(await given_records(Member(client), records=2)) == 3
 
 
+def compact(client: Client, key: Any) -> None:
+    """Have compaction leave the records with key b of a queue's only batch."""
+    state, shard = client.worker.any_shard().state, client.worker.any_shard()
+    ((last, found),) = state.batches(key, 0, 100)
+    head = bytes(shard.segments.data)[found.position : found.position + found.length]
+    kept = [one for one in keyed_records(read_header(head), unpacked(head)) if one.key == b"b"]
+    smaller = with_records(read_header(head), [one.data for one in kept], TODAY_MS)
+    shard.append([copy_of(key, last, found, smaller, 1)])
+
+
+async def test_records_behind_a_hole_are_given_again_after_lanes_were_set() -> None:
+    """FAULT: what was given without lanes, and begins with a hole, was archived as one."""
+    client = await a_queue()
+    await produce(client, b"a", b"b", b"a", b"b", b"b")
+    compact(client, initialise(client))
+    one, two = Member(client, "one"), Member(client, "two")
+    assert offsets(await one.given()) == [0, 1, 2, 3, 4], "as Kafka acquires a batch"
+    await configure(client, **{LANE: "key"})
+    assert await two.given() == []
+    await one.says((0, 4, (RELEASE,)))
+    assert offsets(await two.given()) == [1, 3, 4]
+    assert row(client).start == 1
+
+
 async def test_records_that_compaction_has_taken_since_are_done_and_not_given() -> None:
     client = await with_lanes({LANE: "key"}, *[b"a"] * 40, b"b")
     member = Member(client)
     assert offsets(await member.given(records=1)) == [0]
-    share = share_of(client)
-    key, state = share.key, share.shard.state
-    ((last, found),) = state.batches(key, 0, 41)
-    data = bytes(client.worker.any_shard().segments.data)
-    head = data[found.position : found.position + found.length]
-    kept = [one for one in keyed_records(read_header(head), unpacked(head)) if one.key == b"b"]
-    smaller = with_records(read_header(head), [one.data for one in kept], TODAY_MS)
-    client.worker.any_shard().append([copy_of(key, last, found, smaller, 1)])
+    compact(client, share_of(client).key)
     assert await given_records(member, records=3) == [(40, b"b")]
     await member.given()
     assert row(client).done + row(client).start >= 2

@@ -1,7 +1,10 @@
 """The standing of lanes, for people, and the release of held ones."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from kproxy.common.errors import Code
 from kproxy.metadata.lane_settings import IN_FLIGHT, LANE, ON_DEAD
@@ -58,3 +61,25 @@ async def test_a_group_without_lanes_has_no_standing() -> None:
     client = await with_lanes({}, b"a")
     await Member(client).given()
     assert await standing(client) == {}
+
+
+async def test_rows_of_held_lanes_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT: all were in one go, when they were told of and when some were released."""
+    client = await with_lanes(HOLDING, *[b"%d" % at for at in range(300)])
+    member = Member(client)
+    await member.given()
+    await member.says((0, 299, (REJECT,)))
+    kv: Any = client.worker.any_shard().state.kv
+    walk, in_a_row = kv.walk, list[int]()
+
+    def counted(*keys: bytes) -> Iterator[Any]:
+        in_a_row.append(0)
+        for row in walk(*keys):
+            in_a_row[-1] += 1
+            yield row
+
+    monkeypatch.setattr(kv, "walk", counted)
+    assert (await standing(client))["0"]["held"] == 300
+    assert await release(client, "*") == Code.NONE
+    assert (await standing(client))["0"]["held"] == 0
+    assert max(in_a_row) < 300

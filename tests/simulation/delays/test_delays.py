@@ -50,7 +50,7 @@ def _due_before_its_time(patch: pytest.MonkeyPatch) -> None:
     plan = delivery.plan
     patch.setattr(
         looker, "plan",
-        lambda shard, key, from_ms, now_ms, passed: plan(shard, key, from_ms, now_ms + 99, passed),
+        lambda shard, key, from_ms, now_ms, *more: plan(shard, key, from_ms, now_ms + 99, *more),
     )  # fmt: skip
     decode = delay_fold.Due.decode
     patch.setattr(

@@ -170,7 +170,7 @@ def _a_cut_may_begin_anywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteFold, "cut", anywhere)
 
 
-def _from_its_start_each_time(patch: pytest.MonkeyPatch) -> None:
+def ended_route_begins_anew(patch: pytest.MonkeyPatch) -> None:
     define = Definitions.define
 
     def forgetful(self: Definitions, asked: DefineRoute) -> Any:
@@ -208,6 +208,6 @@ MISTAKES: dict[str, tuple[Mistake, int]] = {
     "undecided ones are passed on": (_undecided_ones_are_passed_on, 5),
     "routed on": (_routed_on, 5),
     "a cut may begin anywhere": (_a_cut_may_begin_anywhere, 20),
-    "from its start each time": (_from_its_start_each_time, 60),
+    "from its start each time": (ended_route_begins_anew, 60),
     "no epochs": (_no_epochs, 10),
 }

@@ -10,7 +10,7 @@ are the real ones (`kproxy.routes`).
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import anyio
@@ -121,6 +121,8 @@ class RouteLife(Life):
 class RouteWorld(DeadWorld):
     """The logs of both shards, the owners of one, and what went in."""
 
+    entrances: Sequence[str] = ENTRANCES
+
     def __init__(self, seed: int) -> None:
         OwnedWorld.__init__(self, seed)
         self.here = MemoryShard(0, SHARDS, shared=True)
@@ -139,7 +141,7 @@ class RouteWorld(DeadWorld):
         self.as_of = itertools.count(1)
         self.told_of: set[tuple[str, QueueId]] = set()
         self.seen: Counter[str] = Counter()
-        for name in ENTRANCES:
+        for name in self.entrances:
             self.make_entrance(name)
 
     # -- logs

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from anyio.lowlevel import checkpoint
 
-from kproxy.cluster import log_prefix, publisher, rebuild, shard_owner
+from kproxy.cluster import log_prefix, lost_end, publisher, rebuild, shard_owner
 from kproxy.log import shared
 from kproxy.shard import copier
 from kproxy.shard import housekeeper as keeper_module
@@ -87,7 +87,7 @@ def prepared(patch: pytest.MonkeyPatch) -> Run:
         world, threads = simulation.world, Threads(simulation.rng)
         for module in (rebuild, publisher, copier):
             patch.setattr(module, "to_thread", threads)
-        for module in (shard_owner, rebuild, log_prefix, shared, keeper_module):
+        for module in (shard_owner, rebuild, log_prefix, lost_end, shared, keeper_module):
             patch.setattr(module, "on_disk", threads.on_disk)
         for module in (shard_owner, rebuild, publisher):
             patch.setattr(module, "stoppable", threads.stoppable)

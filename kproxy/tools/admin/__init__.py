@@ -1,0 +1,1 @@
+"""Answers for operators: transactions, users, rules, quotas."""

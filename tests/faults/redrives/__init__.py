@@ -1,0 +1,1 @@
+"""Redrives while servers are killed."""
