@@ -144,7 +144,7 @@ def named(client: Client, names: Sequence[str]) -> dict[Part, int]:
     topics = list(client.metadata(names))
     for topic in topics:
         if topic.error_code:
-            raise SourceError(f"there is no queue {topic.name}: {topic.error_code.name}")
+            raise SourceError(f"queue {topic.name} cannot be read: {topic.error_code.name.upper()}")
     return _leaders(topics)
 
 

@@ -99,7 +99,7 @@ class _Task:
                 self._lost(reading, "it is gone")
                 continue
             if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
-                raise SourceError(f"reading {topic.name}: {topic.error_code.name}")
+                raise SourceError(f"reading {topic.name}: {topic.error_code.name.upper()}")
             if reading.queue not in (None, topic.topic_id):
                 self._lost(reading, "it was deleted, and made again")
                 continue

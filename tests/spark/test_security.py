@@ -139,7 +139,7 @@ def test_the_data_source_logs_in_as_other_clients_do(tmp_path: Path) -> None:
         for login in ({"command-config": str(file)}, secured(site)):
             found = done(*plan(address, subscribePattern=".*", **login))
             assert sorted(queue for queue, _, _ in found) == ["mine-a", "mine-b"]
-        with pytest.raises(SourceError, match="there is no queue other: TOPIC_AUTHORIZATION"):
+        with pytest.raises(SourceError, match="queue other cannot be read: TOPIC_AUTHORIZATION"):
             plan(address, subscribe="other", **secured(site))
         with pytest.raises(SourceError, match="not logged in as alice"):
             plan(address, subscribe="mine-a", **secured(site, "wrong"))

@@ -171,10 +171,10 @@ def test_mistakes_are_one_line(options: dict[str, str], said: str) -> None:
 
 
 def test_a_queue_that_is_not_there_is_one_line(session: Any, server: Served) -> None:
-    with pytest.raises(Exception, match="SourceError: there is no queue nowhere") as refused:
+    with pytest.raises(Exception, match="SourceError: queue nowhere cannot be read") as refused:
         load(session.read, server.address, subscribe="nowhere").count()
     said = jobs.module("pipeline").one_line(refused.value)
-    assert said.startswith("there is no queue nowhere")
+    assert said.startswith("queue nowhere cannot be read: UNKNOWN_TOPIC_OR_PARTITION")
 
 
 def test_tasks_cut_long_queues_and_gather_short_ones() -> None:
