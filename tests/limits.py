@@ -204,7 +204,8 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
-        handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        handlers.groups.admin._DELETED_AT_ONCE handlers.groups.admin._BEGUN_AT_ONCE
+        handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
         groups.assigning.configured_topology.TASKS_MAX
         handlers.common.creations._PARTITIONS_AT_ONCE handlers.common.creations._CREATED_AT_ONCE
