@@ -214,6 +214,7 @@ FIXED: dict[str, str] = {
         handlers.topics.operations._ROWS_AT_ONCE handlers.produce.call._NAMED
         handlers.produce.guard._BATCHES_AT_ONCE handlers.topics.topic_partitions._SORTED_AT_ONCE
         handlers.topics.topic_partitions._PAGE_MAX handlers.topics.topics._DELETED_AT_ONCE
+        handlers.topics.topic_partitions._LOT handlers.topics.topic_partitions._LOOKED_MAX
         handlers.topics.topics._PARTITIONS_AT_ONCE handlers.transactions.admin._LISTED_MAX
         handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
         handlers.access.users._NAMES_AT_ONCE
