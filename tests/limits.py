@@ -203,6 +203,8 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
+        handlers.configs.letters._OFFSETS_MAX handlers.configs.letters._ROWS_AT_ONCE
+        handlers.configs.letters._KINDS_MAX
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.groups.admin._BEGUN_AT_ONCE
         handlers.common.hearing._AT_ONCE
@@ -215,6 +217,7 @@ FIXED: dict[str, str] = {
         handlers.topics.operations._ROWS_AT_ONCE handlers.produce.call._NAMED
         handlers.produce.guard._BATCHES_AT_ONCE handlers.topics.topic_partitions._SORTED_AT_ONCE
         handlers.topics.topic_partitions._PAGE_MAX handlers.topics.topics._DELETED_AT_ONCE
+        handlers.topics.topic_partitions._LOT handlers.topics.topic_partitions._LOOKED_MAX
         handlers.topics.topics._PARTITIONS_AT_ONCE handlers.transactions.admin._LISTED_MAX
         handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
         handlers.access.users._NAMES_AT_ONCE

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kproxy.console.pages import LINES, Asked, Page, link
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.client import GROUP, Client, Refused
 from kproxy.tools.groups.lanes import lanes
 from kproxy.tools.groups.members import group_state, lag_lines
@@ -19,10 +20,8 @@ def groups_page(asked: Asked) -> Page:
     """List groups by name, from a beginning or with a text in their names."""
     query = asked.query
     prefix, contains, first = (query.text(name) for name in ("prefix", "contains", "from"))
-    found = groups(
-        asked.client, lambda name: name.startswith(prefix) and contains in name, first=first,
-        limit=LINES + 1,
-    )  # fmt: skip
+    search = NameSearch(prefix, contains, first=first, limit=LINES + 1)
+    found = groups(asked.client, search)
     after = found[LINES].group if len(found) > LINES else None
     following = after and link("/groups", **{"prefix": prefix, "contains": contains, "from": after})
     values = {

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kproxy.console.pages import LINES, Asked, Page, Query, link
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.records.waiting import listed
 from kproxy.tools.views import described, readers, some_queues, some_routes
 
@@ -14,12 +15,8 @@ def queues_page(asked: Asked) -> Page:
     """List queues by name, from a beginning or with a text in their names."""
     query = asked.query
     prefix, contains, first = (query.text(name) for name in ("prefix", "contains", "from"))
-    # A page of one request where every name is wanted, and many names where few are.
-    more: dict[str, Any] = {} if contains else {"page": LINES + 1}
-    found, after = some_queues(
-        asked.client, lambda name: contains in name, first=first, prefix=prefix, limit=LINES,
-        **more,
-    )  # fmt: skip
+    search = NameSearch(prefix, contains, first=first)
+    found, after = some_queues(asked.client, search, limit=LINES)
     following = after and link("/queues", **{"prefix": prefix, "contains": contains, "from": after})
     values = {
         "queues": found, "prefix": prefix, "contains": contains, "first": first, "after": after,
