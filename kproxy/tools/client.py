@@ -354,15 +354,19 @@ class Client:
             found[REDRIVES if of_redrive else one["queue"]].append(one)
         return found
 
-    def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the settings that say to or from where, of queues that define a route."""
+    def settings_of(self, names: Sequence[str], keys: tuple[str, ...]) -> dict[str, dict[str, str]]:
+        """Return settings of queues by these names, those that have a value."""
         found = {}
         for some in chunks(names, 1000):
-            for result in self.configs(some, (ROUTE_TO, ROUTE_FROM)):
+            for result in self.configs(some, keys):
                 given = {config.name: config.value for config in result.configs if config.value}
                 if given:
                     found[result.resource_name] = given
         return found
+
+    def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the settings that say to or from where, of queues that define a route."""
+        return self.settings_of(names, (ROUTE_TO, ROUTE_FROM))
 
     def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str | None]:
         """Return settings of a queue, by these names; none where it may not be looked at."""
