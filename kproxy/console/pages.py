@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from kproxy.console.history import History
 from kproxy.tools.client import Client
 
 _TEXT_MAX = 4096
@@ -63,6 +64,7 @@ class Asked(NamedTuple):
     query: Query
     contents: bool
     """Whether records' keys, values and headers may be shown."""
+    history: History | None = None
 
 
 class Page(NamedTuple):

@@ -20,7 +20,8 @@ from kproxy.tools.output import print_json, size, table
 from kproxy.tools.records.times import moment
 from kproxy.tools.records.walks import Parts, walk
 
-_LIMIT, _STATES_AT_ONCE = 100, 1000
+_LIMIT = 100
+_STATES_AT_ONCE = 1000
 REPLACE = "kproxy.delay.replace"
 _DELIVERY_S, _AGAIN_S = 30, 0.2
 _AGAIN = frozenset(
