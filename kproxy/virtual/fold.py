@@ -90,7 +90,7 @@ _Verdict = Code | BatchMetadata | None
 _Step = Callable[[int, Envelope, LogLocation], Outcome]
 
 
-def _of_queues(queues: QueueFold) -> dict[Kind, _Step]:
+def _of_queues(queues: QueueFold) -> dict[int, _Step]:
     return {
         Kind.CREATE: queues.create,
         Kind.GROW: queues.grow,
@@ -104,7 +104,7 @@ def _of_queues(queues: QueueFold) -> dict[Kind, _Step]:
     }
 
 
-def _of_groups(groups: GroupFold, settings: GroupConfigFold) -> dict[Kind, _Step]:
+def _of_groups(groups: GroupFold, settings: GroupConfigFold) -> dict[int, _Step]:
     return {
         Kind.COMMIT: groups.commit,
         Kind.DELETE_OFFSETS: groups.delete_offsets,
@@ -117,7 +117,7 @@ def _of_groups(groups: GroupFold, settings: GroupConfigFold) -> dict[Kind, _Step
 
 def _of_transactions(
     transactions: TransactionFold, participants: ParticipantFold
-) -> dict[Kind, _Step]:
+) -> dict[int, _Step]:
     return {
         Kind.PRODUCER_ID: transactions.allocate,
         Kind.INIT_PRODUCER: transactions.init,
@@ -132,7 +132,7 @@ def _of_transactions(
     }
 
 
-def _of_shares(shares: ShareFold) -> dict[Kind, _Step]:
+def _of_shares(shares: ShareFold) -> dict[int, _Step]:
     return {
         Kind.SHARE_SET: shares.set,
         Kind.SHARE: shares.change,
