@@ -24,6 +24,7 @@ from kproxy.protocol.created_topics import created_topics_body
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags
+from kproxy.protocol.newer import REQUESTS, RESPONSES
 from kproxy.protocol.varint import Malformed
 
 ZERO_UUID = UUID(int=0)
@@ -36,7 +37,7 @@ _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 class RequestHeader(NamedTuple):
     """`body_at` is the byte position of the body.
 
-    -1: kio does not know the version; NOT_LOADED: its schemas are to be loaded first.
+    -1: nobody knows the version; NOT_LOADED: its schemas are to be loaded first.
     """
 
     api_key: int
@@ -82,7 +83,8 @@ def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
     try:
         return load(key, version)
     except (UnknownAPIKey, UnknownEntity):
-        return None
+        newer = (REQUESTS if load is load_request_schema else RESPONSES).get((key, version))
+        return None if newer is None else newer()
 
 
 _flexible: dict[tuple[int, int], bool] = {}
