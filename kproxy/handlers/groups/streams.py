@@ -40,17 +40,21 @@ from kproxy.worker.request import Request
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _NAMING = (MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS)
 """Statuses that name topics of the group's topology."""
+_LAG_TOLD = 1
+_RECOVERY_LAG, _OFFSETS_MS = 10_000, 60_000
+"""The lag that a warm-up task may have, and the time between tasks' offsets, as in Kafka 4.4."""
 _PART_BYTES = 60  # about, until it is encoded
 
 
 async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]:
     """Return a StreamsGroupHeartbeatResponse; with tasks if they have changed."""
+    newer = request.version >= _LAG_TOLD
     answer: dict[str, Any] = {
         **NO_ERROR,
         "member_id": "",
         "member_epoch": 0,
         "heartbeat_interval": 0,
-        "acceptable_recovery_lag": 0,
+        "acceptable_recovery_lag": -1 if newer else 0,
         "task_offset_interval": 0,
         "status": (),
         "active_tasks": None,
@@ -71,6 +75,9 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
         statuses = await _without_hidden(request, group, statuses)
         settings = worker.group_settings(group.id)
         answer["heartbeat_interval"] = settings.streams_heartbeat_interval_ms
+        if newer:
+            answer["acceptable_recovery_lag"] = _RECOVERY_LAG
+            answer["task_offset_interval"] = _OFFSETS_MS
         answer |= await _endpoints(worker, request, result, group)
     answer["status"] = [{"status_code": one.code, "status_detail": one.detail} for one in statuses]
     if result.tasks is not None and group is not None and group.structure is not None:
@@ -86,7 +93,7 @@ async def _beat(worker: StreamsNeeds, request: Request) -> StreamsHeartbeatResul
     need_group(request, Op.READ, body.group_id)
     if body.topology is not None:
         await _check_topics(request, body.topology)
-    check_supported(body)
+    check_supported(body, request.version)
     rebalance_ms = round(body.rebalance_timeout.total_seconds() * 1000)
     check(body, rebalance_ms)
     asked = StreamsHeartbeatRequest(

@@ -21,6 +21,10 @@ _HEADER_ALONE = (
 
 DIFFERENCES = (
     Difference(
+        "api_versions: known", ("supported_features", "finalized_features"),
+        "The feature share.version is 2, as in Kafka 4.4.",
+    ),
+    Difference(
         "add_partitions_to_txn", ("error_code", "results_by_transaction"),
         "AddPartitionsToTxn 4 and 5 are for brokers: kproxy answers CLUSTER_AUTHORIZATION_FAILED.",
     ),
