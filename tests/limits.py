@@ -245,6 +245,8 @@ FIXED: dict[str, str] = {
         tools.administration._BATCH tools.client.PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
         tools.records.produce._POLL_EVERY worker.worker._SECURED_AT_ONCE
+        spark.columns._UNPACKED_MAX spark.planning._NAMES_AT_ONCE spark.reading._AT_ONCE
+        spark.reading._EMPTY_MAX
     """,
     "Bounds what a person is shown.": """
         metadata.group_settings._SHOWN_MAX config.server._SHOWN_MAX common.errors._MESSAGE_MAX
@@ -285,6 +287,7 @@ FIXED: dict[str, str] = {
         groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
+        spark.columns._TIME_MAX
         routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX
         shares.sessions.EPOCH_MAX store.files._IOV_MAX store.tail._KEPT
         upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX

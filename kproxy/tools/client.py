@@ -133,6 +133,10 @@ class Client:
             self._nodes = {b.broker_id: (b.host, b.port) for b in self.cluster().brokers}
         return self._nodes
 
+    def cluster_id(self) -> str:
+        """Return the id that the cluster keeps for life."""
+        return str(self.cluster().cluster_id)
+
     def _address(self, node: int) -> Address:
         if node not in self._nodes:  # it may have come since
             self._nodes = {}
@@ -198,9 +202,11 @@ class Client:
             raise Refused(f"there is no queue {name}; `kproxy queues` lists those there are")
         return topic
 
-    def offsets(self, leaders: dict[tuple[str, int], int], timestamp: int) -> dict[Any, int]:
+    def offsets(
+        self, leaders: dict[tuple[str, int], int], timestamp: int, *, committed: bool = False
+    ) -> dict[Any, int]:
         """Return offsets at a timestamp (-1 end, -2 start) by partition, without partitions that
-        moved.
+        moved. `committed`: the end is where read_committed ends.
         """
 
         def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
@@ -214,7 +220,7 @@ class Client:
                 }
                 for name, indices in by_name(parts).items()
             ]
-            values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            values = {"replica_id": -1, "isolation_level": int(committed), "topics": topics}
             for topic in self.call(2, 6, values, node).topics:
                 for part in topic.partitions:
                     if not part.error_code:
