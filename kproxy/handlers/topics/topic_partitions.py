@@ -21,7 +21,7 @@ from kproxy.protocol.name_search import ALL, read_search
 from kproxy.protocol.responses import described_body, described_topic
 from kproxy.security.acls import Op, Resource
 from kproxy.virtual.commands.envelope import NO_QUEUE
-from kproxy.virtual.rows.queues import Queue, decode_queue, name_of
+from kproxy.virtual.rows.queues import Queue, decode_queue, name_of, raw_name_of
 from kproxy.worker.request import Request
 
 _SORTED_AT_ONCE = 2000
@@ -122,11 +122,11 @@ class _Walk:
             lot = list(islice(self._worker.catalogue.rows(start), _LOT + 1))
             following = lot.pop()[0] if len(lot) > _LOT else None
             for number, (key, row) in enumerate(lot):
-                if matches(key[1:]):
+                if matches(raw_name_of(key)):
                     yield decode_queue(name_of(key), row)
                 if not number & _EIGHTH and budget.due:
                     await budget.rest()
-            if following is None or search.ends_before(following[1:]):
+            if following is None or search.ends_before(raw_name_of(following)):
                 return
             start = name_of(following)
             looked += len(lot)
