@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from kproxy.protocol.name_search import NameSearch
 from kproxy.spark.options import EARLIEST, LATEST, Bound, Options, SourceError
 from kproxy.tools.client import Client, chunks
 
@@ -127,16 +128,12 @@ def _queues(client: Client, options: Options) -> Iterator[dict[Part, int]]:
         for some in chunks(options.names, _NAMES_AT_ONCE):
             yield named(client, some)
         return
-    prefix = options.prefix or ""
     pattern = re.compile(options.pattern or ".*", re.S)
-    for page in client.pages(prefix):
-        topics = [topic for topic in page if topic.name.startswith(prefix)]
+    for page in client.pages(NameSearch(options.prefix or "")):
         yield _leaders(
-            topic for topic in topics
+            topic for topic in page
             if pattern.fullmatch(topic.name) and not topic.is_internal
         )  # fmt: skip
-        if len(topics) < len(page):
-            return  # they come in the order of their names
 
 
 def named(client: Client, names: Sequence[str]) -> dict[Part, int]:

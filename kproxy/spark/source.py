@@ -22,7 +22,8 @@ from kproxy.spark.columns import SCHEMA, Record
 from kproxy.spark.options import LATEST, Bound, Options, SourceError, read_options
 from kproxy.spark.planning import Span, Spans, Task
 from kproxy.spark.reading import Names, read
-from kproxy.tools.client import ROUTE_TO, Client, Refused
+from kproxy.tools.client import Client, Refused
+from kproxy.tools.routes import ROUTE_TO
 
 _LOST = "kproxy.route.unroutable"
 _CLUSTER = "cluster"
