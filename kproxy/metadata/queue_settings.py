@@ -22,6 +22,7 @@ from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
+from kproxy.protocol.record_runs import RECORD_BYTES_MAX
 from kproxy.virtual.folds.route_definitions import CONFIGS, TO
 
 SIZE, CONDITION = "max.message.bytes", "kproxy.append.if"
@@ -153,6 +154,10 @@ class QueueSettings:
     expires_with_records: bool
     expires_by_header: bool
     """Whether records say when share groups are not given them any more."""
+    unpacked_record_max: int
+    """A record of a compressed batch has no more bytes."""
+    bounds_records: bool
+    """Whether any record may be too large by itself: to be passed on, or to be taken at all."""
     conditional: bool
     """Whether a record may say where its partition must end."""
     takes_dead_letters: bool
@@ -235,6 +240,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         or told["conditional"]
         or (delay is not None and (delay.by_header or delay.by_key)),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
+        bounds_records=bool(values.get(TO)) or told["unpacked_record_max"] < RECORD_BYTES_MAX,
         delay=delay,
         **told,
     )

@@ -19,7 +19,7 @@ from kproxy.groups.requests import assigned_heartbeat as common
 from kproxy.loop.steps import EVERY, Spending, Steps, done, spent
 from kproxy.virtual.types import PartitionKey
 
-STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
+STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED, MISSING_CLIENT_TAGS = 0, 4, 5, 6
 STATIC_LEAVE_EPOCH = -2
 _OFFSETS_KNOWN = 1  # version
 _TAGS_MAX = 10_000  # Kafka Streams' own tags have 250 at most

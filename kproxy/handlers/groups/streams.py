@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (88), as Kafka 4.3 has it (KIP-1071).
+"""StreamsGroupHeartbeat (88), as Kafka 4.4 has it (KIP-1071).
 
 The rules are in `groups.requests.streams_heartbeat`. Internal topics are made here, with the rights
 of the member that says that they are missing.
@@ -19,6 +19,7 @@ from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.streams_member import StreamsMember
 from kproxy.groups.model.topology import ROLES, of_request
 from kproxy.groups.requests.streams_heartbeat import (
+    MISSING_CLIENT_TAGS,
     OwnedTasks,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
@@ -76,6 +77,7 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
         settings = worker.group_settings(group.id)
         answer["heartbeat_interval"] = settings.streams_heartbeat_interval_ms
         if newer:
+            statuses = (*statuses, *_untagged(group, result.member_id, settings.streams_tags))
             answer["acceptable_recovery_lag"] = _RECOVERY_LAG
             answer["task_offset_interval"] = _OFFSETS_MS
         answer |= await _endpoints(worker, request, result, group)
@@ -85,6 +87,19 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
         by_role = await done(tasks_by_role(group.structure, result.tasks))
         answer |= {field: by_role[role] for field, role in zip(FIELDS, ROLES, strict=True)}
     return answer
+
+
+def _untagged(group: StreamsGroup, member_id: str, tags: tuple[str, ...]) -> Iterator[Status]:
+    """Yield what a member is told that lacks tags which its group's settings name."""
+    member = group.members.get(member_id)
+    missing = [] if member is None else [key for key in tags if key not in member.tags]
+    if missing:
+        yield Status(
+            MISSING_CLIENT_TAGS,
+            "Missing required client tags for rack-aware standby assignment:"
+            f" [{', '.join(missing)}]. Configure them via 'client.tag.<tagKey>' in your Streams"
+            " config.",
+        )
 
 
 async def _beat(worker: StreamsNeeds, request: Request) -> StreamsHeartbeatResult:

@@ -16,10 +16,12 @@ from tests.kafka.at_versions.asked import Asked, versions
 from tests.kafka.at_versions.differences import without
 from tests.kafka.at_versions.test_every_version_like_kafka import coordinators
 from tests.kafka.canonical import unheard
-from tests.kafka.cluster import Cluster, name
+from tests.kafka.cluster import Cluster
+from tests.kafka.cluster import name as name_of
 from tests.kafka.groups import streams
 from tests.kafka.groups.members import Classic, Modern, known
 from tests.kafka.groups.streams import Thread, part
+from tests.kafka.groups.test_group_configs_like_kafka import SET, alter
 from tests.kafka.recorded import NEWEST, Recorded, Target
 from tests.kafka.transactions.producer import Producer, alike_in_transactions
 from tests.wire import Wire
@@ -110,10 +112,47 @@ def test_offsets_by_members(cluster: Cluster, queue: str) -> None:
                 (told,) = answer.topics
                 assert told.topic_id == topic_id
                 cluster.say(f"{group} by {who != ''} {who == 'stranger'} {by}",
-                            name(told.partitions[0].error_code))  # fmt: skip
+                            name_of(told.partitions[0].error_code))  # fmt: skip
         producer.abort()
     modern.close()
     classic.wire.socket.close()
+
+
+@alike
+def test_settings_of_groups(wire: Wire, queue: str) -> list[Any]:
+    said: list[Any] = []
+    for name, values in {
+        "consumer.assignor.offload.enable": ("true", " FALSE ", "yes", ""),
+        "share.assignor.offload.enable": ("false", "no"),
+        "streams.assignor.name": ("sticky", " sticky ", "Sticky", "none", ""),
+        "streams.rack.aware.assignment.tags": ("a", " a , b ", "", "a,a", "a,,b", ",", "a b"),
+        "errors.deadletterqueue.topic.name": ("x", " dlq.x ", "__dlq", ""),
+        "errors.deadletterqueue.copy.record.enable": ("true", "x"),
+    }.items():
+        for value in values:
+            said.append([name, value, *alter(wire, queue, (name, SET, value))])
+    return said
+
+
+@alike
+def test_a_member_without_tags(wire: Wire, queue: str) -> list[Any]:
+    """Its group's settings name the keys of tags that members are to have."""
+    with unheard():
+        coordinators(wire)
+        streams.ready(wire, queue, 1, rack_aware_assignment_tags="zone,az")
+    said = []
+    for number, keys in enumerate(((), ("zone",), ("az", "other"), ("az", "zone"))):
+        one = Thread(wire, queue, f"member {number}", part("0", queue))
+        tags = [{"key": key, "value": "a"} for key in keys]
+        for version in (1, 1, 0):
+            values = one.values(client_tags=tags) if not one.epoch else one.values(
+                active_tasks=None, standby_tasks=None, warmup_tasks=None
+            )  # fmt: skip
+            answer = one.wire.call(ApiKey.STREAMS_GROUP_HEARTBEAT, version, values)
+            one.epoch = answer.member_epoch
+            said.append([keys, version, int(answer.error_code), answer.status])
+        one.wire.socket.close()
+    return said
 
 
 @alike
@@ -121,6 +160,7 @@ def test_a_streams_group(wire: Wire, queue: str) -> list[Any]:
     """A plugin would keep topologies' descriptions (KIP-1331); without one none is asked for."""
     key = ApiKey.STREAMS_GROUP_HEARTBEAT
     with unheard():
+        coordinators(wire)
         streams.ready(wire, queue, 2)
     one = Thread(wire, queue, "one", part("0", queue))
     said: list[Any] = []
