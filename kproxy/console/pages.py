@@ -36,7 +36,7 @@ class Query:
             raise BadQuery(f"{name} is no text") from None
         return value
 
-    def link(self, path: str, **more: Any) -> str:
+    def link(self, path: str, /, **more: Any) -> str:
         """Return the address of this page with other parts."""
         return link(path, **{**self._asked, "done": None, **more})
 
@@ -96,7 +96,7 @@ DONE = {
 """The words that a page begins with after a change: an address names one of these alone."""
 
 
-def link(path: str, **query: Any) -> str:
+def link(path: str, /, **query: Any) -> str:
     """Return an address with these parts, without those that are None or empty."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
