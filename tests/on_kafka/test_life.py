@@ -357,8 +357,8 @@ def test_idle_queues_go_and_no_acknowledged_record_with_them(two: Workers, queue
     sender = producer(two.address, topic_metadata_refresh_interval_ms=500)
     reader = consumer(two.address, queue, kept, allow_auto_create_topics=False)
     with closing(reader):
-        for number, name in enumerate(names[: RACES // 2]):  # from 58 s to 77 s
-            at = began + IDLE_MS / 1000 - 2 + number * 19 / (RACES / 2)
+        for number, name in enumerate(names[: RACES // 2]):  # from 48 s to 77 s
+            at = began + IDLE_MS / 1000 - 12 + number * 29 / (RACES / 2)
             while time.monotonic() < at:
                 reader.poll(0.05)
                 sender.poll(0)
