@@ -69,6 +69,10 @@ LONG = (
     r"kafka/at_versions/test_newest_versions_like_kafka.py.*\[kafka",
     # Mistakes that only some of the seeds show.
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
+    r"simulation/bulk/.*mistakes_are_found\[(a|the|any)_",
+    # A job is done by the same requests, embedded and on Kafka.
+    r"faults/redrives/test_bulk_jobs.py.*\[embedded",
+    r"clients/topics/test_bulk.py.*\[embedded",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )
