@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make pictures · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,17 +6,24 @@ MVN := mvn -q -B
 GOAL := copy-dependencies
 # Tests wait longer than they compute: five processes keep two cores busy.
 JOBS ?= 5
+AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 # The order of sets follows from the hash seed: a seed of a simulation is the same history each time.
 STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-shuffled coverage test-long record prove soak check format clean kafka-libs kafka44-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run pictures axe-core test test-shuffled coverage test-long record prove soak check format clean kafka-libs kafka44-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
+# The console is beside it, at CONSOLE, and ends with it.
+CONSOLE ?= 127.0.0.1:8080
 run: $(VENV)/.run
-	$(BIN)/kproxy serve
+	@$(BIN)/kproxy serve & serve=$$!; \
+	$(BIN)/kproxy console --listen $(CONSOLE) --bootstrap-server "$${KPROXY_LISTEN:-127.0.0.1:9092}" & \
+	console=$$!; trap "kill $$serve" INT TERM HUP; \
+	while kill -0 $$serve 2>/dev/null; do wait $$serve; status=$$?; done; \
+	kill $$console 2>/dev/null; wait $$console; exit $$status
 
 # Everything: static checks, fast tests, real clients, Kafka's tools, Spark, crashes and full disks.
 test: $(VENV)/.dev kafka-libs spark-jars old-clients static
@@ -39,7 +46,7 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 	grep TOTAL build/coverage.txt
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
-prove: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients
+prove: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients axe-core
 	$(BIN)/python -m tests.running.prove
 
 # Fresh seeds of all simulations, on two processes; conditions that none reaches show.
@@ -47,13 +54,17 @@ MINUTES ?= 60
 soak: $(VENV)/.dev
 	$(STEADY) $(BIN)/python -m tests.running.soak --minutes $(MINUTES)
 
-test-long: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients
+test-long: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients axe-core
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
 
 # Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
 record: $(VENV)/.dev kafka-libs kafka44-libs
 	$(BIN)/python -m pytest --record -m "not long" tests/kafka
+
+# The pictures of docs/console, by a real browser.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m pytest --record -m long tests/browser/test_flows.py
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
 bench: $(VENV)/.dev kafka-libs
@@ -89,6 +100,14 @@ kafka-libs: .tools/kafka-libs/.done
 kafka44-libs: .tools/kafka44-libs/.done
 spark-jars: .tools/spark-jars/.done
 old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
+# What judges the console's pages in tests (MPL-2.0); no page has it.
+axe-core: .tools/axe-core/.done
+.tools/axe-core/.done:
+	mkdir -p .tools/axe-core
+	cd .tools/axe-core && npm pack --silent axe-core@4.14.1 && echo "$(AXE_SHA256)  axe-core-4.14.1.tgz" | sha256sum -c --quiet
+	tar -xzf .tools/axe-core/axe-core-4.14.1.tgz -C .tools/axe-core --strip-components=1 package/axe.min.js package/LICENSE
+	touch $@
+
 # Releases of one artifact exclude each other as dependencies.
 .tools/client-jars/.done: GOAL := copy
 

@@ -41,7 +41,9 @@ LONG = (
     r"console/test_groups.py::test_members.*\[classic",
     r"console/test_changes.py::test_a_record_is_copied",
     r"console/test_login.py::test_each_mechanism.*\[(?!SCRAM-SHA-512)",
-    r"console/test_command.py::test_the_command_serves",
+    r"console/test_command.py::test_(the_command_serves|make_run)",
+    # A real browser; tests/console has each page and form without one.
+    r"browser/",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
@@ -78,6 +80,7 @@ LONG = (
 )
 """Tests that `make test` leaves to `make test-long`, for others of it show nearly the same."""
 OUTSIDE = (
+    "browser/",
     "clients/groups/test_group_tools.py", "clients/groups/test_groups.py::test_two_members",
     "clients/groups/test_groups.py::test_a_thousand",
     "clients/groups/test_groups.py::test_lag_is", "clients/libraries/test_client_versions.py",

@@ -39,6 +39,13 @@ class Connection(H11Protocol):
             self._looks.cancel()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """End, for the console stops. A browser that is idle may not answer the end of TLS."""
+        super().shutdown()
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def _look(self) -> None:
         """Close a connection on which nothing has come or gone since the last look."""
         unsent = self.transport.get_write_buffer_size()

@@ -1,17 +1,22 @@
 """`kproxy console` as a command: what it refuses before anybody is served."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+import yaml
 from click.testing import CliRunner
 
 from kproxy.cli import cli
 from kproxy.common.errors import CannotStart
-from kproxy.console.command import hosts
-from tests.harness import ROOT, free_port
+from kproxy.console.command import console_command, hosts
+from kproxy.tools.client_settings import read_client_settings
+from tests.harness import ROOT, eventually, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +85,66 @@ def test_the_command_serves_until_it_is_stopped() -> None:
             assert running.stderr.read() == ""
         finally:
             running.kill()
+
+
+def _written() -> Iterator[tuple[str, list[str]]]:
+    """Yield the console's options where files of this repository start it."""
+    for name in ("docker-compose.yml", "docker-compose.secured.yml"):
+        service = yaml.safe_load((ROOT / name).read_text())["services"]["console"]
+        yield name, service["command"].split()
+    deployment = yaml.safe_load((ROOT / "deploy/kubernetes/console/deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    yield "kubernetes", container["args"]
+
+
+@pytest.mark.parametrize(("where", "arguments"), [*_written()])
+def test_files_start_a_console_as_it_is_started(
+    where: str, arguments: list[str], tmp_path: Path
+) -> None:
+    certificate = tmp_path / "there"
+    certificate.touch()
+    name, *options = (
+        str(certificate) if one.startswith("/etc/kproxy/tls") else one for one in arguments
+    )
+    assert name == "console"
+    given = console_command.make_context("console", options).params
+    host, port = given["listen"]
+    assert port == 8080
+    assert (host == "127.0.0.1") == (where == "kubernetes")
+    assert given["tls_cert"] is None or where == "docker-compose.secured.yml"
+    read_client_settings(ROOT / "deploy/secured/console.properties", credentials=False)
+
+
+def test_make_run_brings_a_console_along(tmp_path: Path) -> None:
+    """It ends with its kproxy, whichever signal comes first."""
+    bin_, port = tmp_path / "bin", free_port(2)
+    bin_.mkdir()
+    (bin_ / "kproxy").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kproxy "$@"\n')
+    (bin_ / "kproxy").chmod(0o755)
+    environ = os.environ | {
+        "KPROXY_LISTEN": f"127.0.0.1:{port}", "KPROXY_DATA_DIR": str(tmp_path / "data"),
+        "KPROXY_HTTP_LISTEN": "off",
+    }  # fmt: skip
+    command = ["make", "-s", "run", f"BIN={bin_}", "VENV=/nowhere", f"CONSOLE=127.0.0.1:{port + 1}",
+               "-o", "/nowhere/.run"]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    ) as made:  # fmt: skip
+        try:
+            assert made.stdout is not None
+            assert made.stdout.readline() == f"console at http://127.0.0.1:{port + 1}\n"
+            eventually(lambda: _is_served(port), 120)
+        finally:
+            made.terminate()
+        made.wait(120)
+    assert not _is_served(port)
+    assert not _is_served(port + 1)
+
+
+def _is_served(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 10).close()
+    except OSError:
+        return False
+    return True

@@ -1,7 +1,9 @@
 """Logins to a console whose kproxy asks who a client is, over TLS."""
 
 import re
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,20 @@ def test_user_and_password_are_in_no_file_of_the_console(tmp_path: Path) -> None
     file.write_text(file.read_text() + "sasl.username=anna\nsasl.password=secret\n")
     with pytest.raises(CannotStart, match="each logs in as himself"):
         read_client_settings(file, credentials=False)
+
+
+def test_a_console_ends_at_once_whatever_browsers_keep_open(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FAULT: an idle browser did not answer the end of TLS, and five seconds were waited for it."""
+    authority = site.authority
+    with ExitStack() as stack:
+        with console(
+            ("localhost", site.port["OUTSIDE"]), certificate=authority.server,
+            context=authority.context(),
+        ) as browser:  # fmt: skip
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", browser.port)))
+            kept = authority.context().wrap_socket(plain, server_hostname="localhost")
+            stack.enter_context(kept)
+            assert browser.get("/login").status in (200, 404)
+    assert "graceful shutdown exceeded" not in caplog.text

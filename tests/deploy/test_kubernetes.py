@@ -19,7 +19,7 @@ from tests.harness import ROOT, need_program
 DEPLOY = ROOT / "deploy" / "kubernetes"
 KUSTOMIZE = Path(__file__).with_name("kustomize")
 VERSIONS = ("1.29", "1.33")
-OVERLAYS = {"embedded": 4, "kafka": 5}  # how many objects each makes
+OVERLAYS = {"embedded": 5, "kafka": 6}  # how many objects each makes
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
