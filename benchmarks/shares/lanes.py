@@ -85,13 +85,15 @@ class Bench:
         fill(at, [b"A"] * records, _EACH)
         set_lanes(at, "quiet", **{"": "key", "_lookahead": str(10 * _MANY)})
         with members(at, "quiet", 1, _EACH) as (member,):
+            held: list[tuple[int, int]] = []
             for _ in range(4):  # each of them looks at all that was there
-                member.fetch()
-                member.acquired()
+                member.fetch(held)
+                held = member.acquired()
             fill(at, [b"B"], 1)
             for answer in range(1, 1000):
-                member.fetch()
-                if any(first <= records <= last for first, last in member.acquired()):
+                member.fetch(held)
+                held = member.acquired()
+                if any(first <= records <= last for first, last in held):
                     return answer
         return -1
 
@@ -151,8 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few records, in a minute")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of these")
+    parser.add_argument("--records", type=int, default=500_000, help="of each kind")
     arguments = parser.parse_args()
-    records, rounds = (20_000, 1) if arguments.quick else (500_000, arguments.rounds)
+    records, rounds = (20_000, 1) if arguments.quick else (arguments.records, arguments.rounds)
     table = Table("", "without", "with lanes", "ratio", "CPU of a record, µs", "asked")
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kproxy-bench-")))

@@ -58,6 +58,11 @@ class LaneRules(NamedTuple):
     share: float = 0.0
     holds: bool = False
 
+    @property
+    def alike(self) -> bool:
+        """Whether all lanes have like turns, whenever they have something."""
+        return not (self.weights or self.every_s or self.priority or self.holds)
+
     def names_like(self, other: "LaneRules") -> bool:
         """Return whether each record is in the lane of the same name by both."""
         return (self.header, self.by_level) == (other.header, other.by_level)

@@ -6,7 +6,7 @@ request go on.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from operator import ge, gt, itemgetter
+from operator import ge, gt
 from typing import NamedTuple
 
 from kproxy.common.errors import Code, KafkaError
@@ -14,7 +14,7 @@ from kproxy.loop.pace import Pace, slices
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.shard.located import Located
 from kproxy.shares.counting import By
-from kproxy.shares.lanes.lane_window import LaneWindow
+from kproxy.shares.lanes.lane_window import TOGETHER_MIN, LaneWindow
 from kproxy.shares.sessions import Ident, ShareSession
 from kproxy.shares.share_partition import SharePartition
 from kproxy.shares.share_partitions import Logged, PartitionChange, SharePartitions, codes_once_done
@@ -222,9 +222,13 @@ class Acknowledging:
 
 
 def _alike(said: Sequence[Said]) -> Iterator[list[Said]]:
-    """Yield acknowledgements of the same types, so many at a time."""
-    for _, alike in groupby(said, itemgetter(2)):
+    """Yield acknowledgements of the same types, so many at a time; those of many records apart."""
+    for _, alike in groupby(said, _types_and_width):
         yield from slices(list(alike), _AT_ONCE)
+
+
+def _types_and_width(one: Said) -> tuple[Sequence[int], bool]:
+    return one[2], one[1] - one[0] >= TOGETHER_MIN - 1
 
 
 def _offsets_of(said: Sequence[Said]) -> list[int]:

@@ -4,7 +4,7 @@ Records are acquired in one turn of the loop. Records that were delivered before
 log has how often: a record that kills its readers is not given for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from kproxy.fetching.streamed_response import Pins, Stored
 from kproxy.loop.pace import Pace
 from kproxy.metadata.group_settings import GroupSettings
 from kproxy.metadata.queue_settings import settings_of
-from kproxy.shares.lanes.cutting import is_worthwhile
+from kproxy.shares.lanes.cutting import pieces_of
 from kproxy.shares.lanes.scattered import Scattered
 from kproxy.shares.lanes.share_lanes import ShareLanes
 from kproxy.shares.readable import Readable
@@ -52,8 +52,8 @@ class Found(NamedTuple):
     ranges: list[Range] = []  # noqa: RUF012 - never changed in place
     stored: Stored | None = None
     size: int = 0
-    cut: bytes = b""
-    """The records, where they are cut out of their batches."""
+    cut: Sequence[bytes | Stored] = ()
+    """The records, where some are cut out of their batches, and others are not."""
 
 
 @dataclass(slots=True)
@@ -333,8 +333,9 @@ class SharePoll:
         else:
             spans = share.spans_of(ranges, lanes)
             batches = [batch for batch, _ in spans]
-            if is_worthwhile(spans, ranges):
-                scattered = Scattered(share, spans, seen.bytes_left)
+            pieces = pieces_of(spans, ranges)
+            if pieces is not None:
+                scattered = Scattered(share, pieces, seen.bytes_left)
                 seen.cuts.append((len(seen.found), followed, scattered))
         size = sum([batch[3] for batch in batches])
         seen.bytes_left -= size
@@ -370,9 +371,8 @@ class SharePoll:
                 self._shares.log(self._session.group, [change])
             if given.left:
                 self._look_again(followed, scattered.share)
-            found[place] = one._replace(
-                ranges=given.ranges, stored=None, size=len(given.batch), cut=given.batch
-            )
+            batches, size = given.batches, given.size
+            found[place] = Found(one.ident, ranges=given.ranges, size=size, cut=batches)
         return [one for one in found if one.ranges or one.code]
 
     def _give_back(self, followed: Followed, share: SharePartition, found: Found) -> None:

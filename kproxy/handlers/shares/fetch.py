@@ -246,11 +246,12 @@ async def _answer(
                     ident[1], part.code, part.message, said.code, said.message, leader, part.size
                 )
             )
-            if part.stored is not None:
-                pieces += b"".join(texts), part.stored
-                texts = []
-            elif part.cut:
-                texts.append(part.cut)
+            for piece in part.cut if part.stored is None else (part.stored,):
+                if isinstance(piece, bytes):
+                    texts.append(piece)
+                else:
+                    pieces += b"".join(texts), piece
+                    texts = []
             texts.append(encoded.share_partition_tail(part.ranges))
             if request.budget.due:
                 await request.budget.rest()

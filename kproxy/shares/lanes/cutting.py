@@ -98,15 +98,31 @@ class OpenedBatches:
         return found
 
 
-def is_worthwhile(spans: Sequence[Span], ranges: Sequence[Range]) -> bool:
-    """Return whether whole batches weigh much more than what is given of them."""
+class Piece(NamedTuple):
+    """A part of an answer: records that are cut out of batches, or one batch as it lies.
+
+    `whole`: the batch; then `spans` has it, too.
+    """
+
+    spans: list[Span]
+    ranges: list[Range]
+    whole: StoredBatch | None = None
+
+
+def pieces_of(spans: Sequence[Span], ranges: Sequence[Range]) -> list[Piece] | None:
+    """Return the pieces of an answer with these records, ascending.
+
+    None: all batches are sent as they lie, as they weigh at most twice what is given of them.
+    """
     before = [0, *accumulate([last - first + 1 for first, last, _ in ranges])]
     if sum([last - batch[0] + 1 for batch, last in spans]) == before[-1]:
-        return False
+        return None
     firsts = [first for first, _, _ in ranges]
     whole, given = 0, 0.0
     end = 0
-    for (base, _, _, length), last in spans:
+    pieces = [Piece([], [])]
+    for span in spans:
+        (base, _, _, length), last = span
         begin = bisect_left(firsts, base, end)
         end = bisect_right(firsts, last, begin)
         count = before[end] - before[begin]
@@ -116,7 +132,36 @@ def is_worthwhile(spans: Sequence[Span], ranges: Sequence[Range]) -> bool:
             count -= reaches - last
         whole += length
         given += length * count / (last - base + 1)
-    return whole > _TIMES * given
+        if _TIMES * count >= last - base + 1:
+            pieces += Piece([span], [], span[0]), Piece([], [])
+        else:
+            pieces[-1].spans.append(span)
+    if whole <= _TIMES * given:
+        return None
+    _deal(ranges, pieces)
+    return [piece for piece in pieces if piece.ranges]
+
+
+def _deal(ranges: Sequence[Range], pieces: Sequence[Piece]) -> None:
+    """Put each range, or its parts, into its piece."""
+    at = 0
+    wholes = [piece for piece in pieces if piece.whole is not None]
+    ends: list[int] = []  # behind the last offset of each piece
+    for piece in pieces:
+        if piece.whole is not None:
+            ends.append(piece.spans[0][1] + 1)
+        else:
+            number = len(ends) // 2
+            ends.append(
+                wholes[number].spans[0][0][0] if number < len(wholes) else ranges[-1][1] + 1
+            )
+    for first, last, deliveries in ranges:
+        while first <= last:
+            while ends[at] <= first:
+                at += 1
+            upto = min(last, ends[at] - 1)
+            pieces[at].ranges.append(Range(first, upto, deliveries))
+            first = upto + 1
 
 
 class CutOut(NamedTuple):
@@ -140,6 +185,10 @@ def in_memory(
     return found
 
 
+def offsets_of(ranges: Sequence[Range]) -> list[int]:
+    return [offset for first, last, _ in ranges for offset in range(first, last + 1)]
+
+
 def cut_out(
     segments: Segments, cache: OpenedBatches, spans: Sequence[Span], ranges: Sequence[Range],
     bytes_max: int, known: Sequence[Opened] | None = None, *, at_once: bool = False,
@@ -151,7 +200,7 @@ def cut_out(
     """
     cuts: list[Cut] = []
     most = bytes_max
-    offsets = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
+    offsets = offsets_of(ranges)
     missing: list[int] = []
     codec = at = 0
     for number, (batch, last) in enumerate(spans):

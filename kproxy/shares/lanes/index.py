@@ -7,19 +7,18 @@ Ready lanes are in the rings. One that stops being ready in a ring is passed ove
 comes, and comes back once it is ready again.
 """
 
+from array import array
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from kproxy.shares.lanes.records import EXPIRING_BYTES, MASK, LaneRecords
+from kproxy.shares.lanes.line import LinedRecords
+from kproxy.shares.lanes.records import EXPIRING_BYTES, MASK
 from kproxy.shares.lanes.ring import LEVELS, Rings
 from kproxy.shares.lanes.table import NONE
 
 _FORGOTTEN_MIN = 1000
-PASSES_MAX = 5000
-"""Lanes that are not ready and are passed over at once: some milliseconds."""
-_KNOWN_MAX, _KNOWN_BYTES = 1 << 14, 120  # lanes that are found without the table, bytes of one
 
 
 class Turns(NamedTuple):
@@ -35,20 +34,18 @@ class Turns(NamedTuple):
     share: float = 0.0
 
 
-class LaneIndex(LaneRecords):
+class LaneIndex(LinedRecords):
     """The lanes of the offsets from `start` to `end`. Times are seconds that the caller gives."""
 
     __slots__ = (
-        "_busy", "_held", "_known", "_left", "_resting", "_rests", "_rings", "_tats", "_tats_max",
-        "_turns", "_weights", "passes", "taken",
+        "_held", "_left", "_resting", "_rests", "_rings", "_tats", "_tats_max", "_turns",
+        "_weights",
     )  # fmt: skip
 
     def __init__(self, start: int, turns: Turns, salt: int) -> None:
-        super().__init__(start, turns.prioritised, salt)
+        super().__init__(start, turns.prioritised, salt, turns.in_flight)
         self._turns = turns
-        self._known: dict[int, int] = {}  # numbers of lanes by their hashes, of some at hand
         self._rings = Rings(LEVELS if turns.prioritised else 1, turns.share)
-        self._busy: dict[int, int] = {}
         self._held: set[int] = set()  # hashes
         self._weights: dict[int, int] = {}  # by number, where not one
         self._left: dict[int, int] = {}  # turns that a lane has left in a row
@@ -56,23 +53,18 @@ class LaneIndex(LaneRecords):
         self._tats_max = _FORGOTTEN_MIN
         self._rests: set[int] = set()
         self._resting: list[tuple[float, int]] = []  # until when, lane
-        self.taken = 0
-        """The records that were taken, and are neither done nor available again."""
-        self.passes = PASSES_MAX
-        """The lanes that are not ready and may still be passed over, before none is looked for."""
 
     @property
     def size(self) -> int:
         """The bytes that it takes, about."""
         records = (9 if self._levels is not None else 8) * len(self._lanes)
-        more = 200 * len(self._tats) + _KNOWN_BYTES * len(self._known)
-        more += EXPIRING_BYTES * len(self.expiring)
+        more = 200 * len(self._tats) + EXPIRING_BYTES * len(self.expiring) + self.line_size
         return records + self.table.size + self._rings.size + more
 
     @property
     def is_ready(self) -> bool:
         """Whether there may be a record to be taken, or to be archived as it has expired."""
-        return bool(self._rings) or bool(self.expired)
+        return bool(self._rings or self.lined or self.expired)
 
     @property
     def due(self) -> float:
@@ -118,21 +110,12 @@ class LaneIndex(LaneRecords):
                 links[before] = tails[lane] = offset & MASK
         self.available += len(offsets) - len(taken)
 
-    def _lane_of(self, hashed: int) -> int:
-        """Return the number of a lane, a new one if need be, and keep it at hand."""
-        lane = self.table.find(hashed)
-        if lane == NONE:
-            lane = self._new_lane(hashed)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        if len(self.table) <= 2 * _KNOWN_MAX:  # with more of them few would be found again
-            self._known[hashed] = lane
-        return lane
-
     def _new_lane(self, hashed: int) -> int:
         lane = self.table.add(hashed, self._may_leave)
         self._left.pop(lane, None)
         self._weights.pop(lane, None)
+        self._owed.discard(lane)
+        self._linked.pop(lane, None)
         weight = self._turns.weights.get(hashed)
         if weight is not None:
             self._weights[lane] = weight
@@ -142,8 +125,7 @@ class LaneIndex(LaneRecords):
         """Return whether a lane without available records is forgotten."""
         if lane in self._busy or lane in self._rests or lane in self._tats:
             return False
-        self._known.pop(self.table.hashes[lane], None)
-        return True
+        return self._forgets(lane)
 
     # -- turns
 
@@ -153,7 +135,7 @@ class LaneIndex(LaneRecords):
         most = self._turns.in_flight
         if most and self._busy.get(lane, 0) >= most:
             return False
-        if lane in self._rests:
+        if lane in self._rests or self._waits_in_line(lane):
             return False
         return not self._held or self.table.hashes[lane] not in self._held
 
@@ -164,10 +146,28 @@ class LaneIndex(LaneRecords):
         level = 0
         if self._levels is not None:
             level = self._levels[self._head(lane) - self._base]
-        if lane in self._left:
+        if lane in self._owed:
+            self._owed.discard(lane)
+            self._credit += 1.0
+            self._rings.by_level[level].add_first(lane)
+        elif lane in self._left:
             self._rings.by_level[level].add_first(lane)
         else:
             self._rings.by_level[level].add(lane)
+
+    def turns_before_line(self, count: int) -> int:
+        """Return how many of so many turns lanes in the rings have, before those in line."""
+        if not self.lined:
+            return count
+        lanes = self._rings.by_level[0].length
+        if not lanes:
+            self._credit = 0.0
+            return 0
+        share = count * lanes / (lanes + self.lined_lanes)
+        self._credit = min(self._credit, lanes) + share
+        turns = min(count, int(self._credit))
+        self._credit -= turns
+        return turns
 
     def take(self, now: float, now_ms: int = 0) -> int:
         """Take the record whose turn it is; -1: there is none. After `clean`.
@@ -216,12 +216,12 @@ class LaneIndex(LaneRecords):
         (ring,) = self._rings.by_level
         tails, links, base, busy = self.table.tails, self._next, self._base, self._busy
         most, expiring = turns.in_flight, self.expiring
-        passes = self.passes
+        passes, waits = self.passes, bool(self.lined)
         while passes and len(found) < count and ring.length:
             lane = ring.first
             tail = tails[lane]
-            flying = busy.get(lane, 0)
-            if tail == NONE or (most and flying >= most):
+            flying = busy.get(lane, 0) if most else 0
+            if tail == NONE or (most and flying >= most) or (waits and self._waits_in_line(lane)):
                 ring.pop()
                 passes -= 1
                 continue
@@ -232,8 +232,9 @@ class LaneIndex(LaneRecords):
             if expiring and expiring.get(base + at, now_ms + 1) <= now_ms:
                 break
             found.append(base + at)
-            flying += 1
-            busy[lane] = flying
+            if most:
+                flying += 1
+                busy[lane] = flying
             if at == last:
                 tails[lane] = NONE
                 ring.pop()
@@ -326,21 +327,41 @@ class LaneIndex(LaneRecords):
                 continue
             lanes[at] = NONE
             self.taken -= 1
+            if not most:
+                continue
             left = busy[lane] - 1
             if left:
                 busy[lane] = left
             else:
                 del busy[lane]
-            if most and left == most - 1:  # else it is as ready as before
+            if left == most - 1:  # else it is as ready as before
                 self._enter(lane)
+
+    def done_run(self, first: int, end: int) -> None:
+        """Do as `done` for records in a row."""
+        first, end = max(first, self._base), min(end, self.end)
+        if self._turns.in_flight or self.expiring:
+            self.done(range(first, end))
+        elif first < end:
+            part, count = slice(first - self._base, end - self._base), end - first
+            self.taken -= count - self._lanes[part].count(NONE)
+            self._lanes[part] = array("I", [NONE]) * count
 
     def _make_busy(self, lane: int) -> None:
         self.taken += 1
-        self._busy[lane] = self._busy.get(lane, 0) + 1
+        if self._turns.in_flight:
+            self._busy[lane] = self._busy.get(lane, 0) + 1
 
     def _free_place(self, offset: int) -> int:
+        """Return the lane of a record that is on its way no more.
+
+        With no bound a lane without records is not kept for those on their way: its number may be
+        another's by now, and that is as if both had one name.
+        """
         lane = self._lanes[offset - self._base]
         self.taken -= 1
+        if not self._turns.in_flight:
+            return lane
         busy = self._busy[lane] - 1
         if busy > 0:
             self._busy[lane] = busy

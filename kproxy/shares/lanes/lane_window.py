@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kproxy.shares.lanes.index import PASSES_MAX, LaneIndex
+from kproxy.shares.lanes.index import LaneIndex
+from kproxy.shares.lanes.line import PASSES_MAX
 from kproxy.shares.leases import Lease
 from kproxy.shares.record_states import ACQUIRED, COUNT_BITS, IS_ACQUIRED, PENDING
 from kproxy.shares.taking import Limits, Range, Taking
@@ -15,6 +16,9 @@ _RUNS_MAX = 1000  # runs of them, or records that were given too often: likewise
 _TAKEN_MAX = 20_000
 """Records of a share partition that are held, wait for the log or for their backoff."""
 _ACQUIRED_ONCE = ACQUIRED | 1 << COUNT_SHIFT
+_ONCE = bytes((_ACQUIRED_ONCE,))
+TOGETHER_MIN = 16
+"""Records in a row that have a lease of their own, if they were taken together."""
 _TO_PENDING = bytes(byte & COUNT_BITS | PENDING for byte in range(256))
 
 
@@ -47,13 +51,21 @@ class LaneWindow(Window):
         assert self.lanes is not None
         taken = Taking(limits)
         self._archive_holes(taken)
-        offsets = self._take_turns(limits, taken, now, now_ms)
+        offsets, stretches = self._take_turns(limits, taken, now, now_ms)
         self._archive_expired(self.lanes, taken)
+        fresh: list[Range] = []
+        for first, end in stretches:
+            fresh.append(Range(first, end - 1, 1))
+            if end - first >= TOGETHER_MIN:
+                self._leases.add(Lease(first, end - 1, member, deadline, number))
+            else:
+                self._scatter(range(first, end), member, deadline, number)
         offsets.sort()
         ranges = self._ranges(offsets)
         if offsets:
-            lease = Lease(offsets[0], offsets[-1], member, deadline, number)
-            self._leases.scatter(offsets, lease)
+            self._scatter(offsets, member, deadline, number)
+        if fresh:
+            ranges = joined(sorted([*fresh, *ranges]))
         for first, last, deliveries in ranges:
             if deliveries > 1:
                 taken.redelivered = True
@@ -61,6 +73,10 @@ class LaneWindow(Window):
                 taken.runs.append(Run(first, last - first + 1, again))
         self._move_start()
         return Acquired(ranges, taken.runs, taken.redelivered, Pending(taken.archived, []))
+
+    def _scatter(self, offsets: Sequence[int], member: str, deadline: float, number: int) -> None:
+        lease = Lease(offsets[0], offsets[-1], member, deadline, number)
+        self._leases.scatter(offsets, lease)
 
     def acknowledge_scattered(
         self, member: str, offsets: Sequence[int], kind: int, deliveries_max: int
@@ -104,7 +120,7 @@ class LaneWindow(Window):
                 done.append(first)
             elif records > 1:
                 states[first - start : first - start + records] = bytes((byte,)) * records
-                done += range(first, first + records)
+                self.lanes.done_run(first, first + records)
         self.lanes.done(done)
         self._move_start()
 
@@ -133,15 +149,44 @@ class LaneWindow(Window):
         for first, records, byte, _ in runs_of(offsets, states, Cause.EXPIRED):
             self._archive(first, first + records, byte >> COUNT_SHIFT, Cause.EXPIRED, taken)
 
-    def _take_turns(self, limits: Limits, taken: Taking, now: float, now_ms: int) -> list[int]:
-        """Take records, and return their offsets in the order of turns."""
+    def _take_turns(
+        self, limits: Limits, taken: Taking, now: float, now_ms: int
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Take records; return the offsets of those that had turns, and stretches of those in line.
+
+        Lanes that wait for turns have their part before the line goes on.
+        """
         lanes, states, start = self.lanes, self._states, self.start
         assert lanes is not None
         offsets: list[int] = []
+        stretches: list[tuple[int, int]] = []
         lanes.passes = PASSES_MAX
+        lanes.at(now)
         left = min(
             limits.records_max, limits.window_max - self._leases.held, _TAKEN_MAX - lanes.taken
         )
+        turns = lanes.turns_before_line(left) if left > 0 else 0
+        if turns:
+            self._take_by_turn(turns, offsets, limits, taken, now, now_ms)
+            left -= len(offsets)
+        if left > 0 and taken.throttled is None and lanes.lined:
+            whole = 0 if limits.exact else limits.records_max - len(offsets)
+            stretches = lanes.take_line(left, whole)
+            for first, end in stretches:
+                states[first - start : end - start] = _ONCE * (end - first)
+                left -= end - first
+            if left > 0:
+                self._take_by_turn(left, offsets, limits, taken, now, now_ms, len(stretches))
+        return offsets, stretches
+
+    def _take_by_turn(
+        self, most: int, offsets: list[int], limits: Limits, taken: Taking, now: float, now_ms: int,
+        before: int = 0,
+    ) -> None:  # fmt: skip
+        """Take so many records at most in the order of turns; `before`: something was taken."""
+        lanes, states, start = self.lanes, self._states, self.start
+        assert lanes is not None
+        left = most
         while left > 0 and len(taken.archived) <= 2 * _RUNS_MAX:
             if taken.throttled is None:
                 fresh = lanes.take_fresh(left, states, start, now_ms)
@@ -156,7 +201,7 @@ class LaneWindow(Window):
                 if deliveries >= limits.deliveries_max:
                     self._archive(offset, offset + 1, deliveries, Cause.DELIVERY_LIMIT, taken)
                     continue
-                if not self._suits(deliveries, len(offsets), limits, taken):
+                if not self._suits(deliveries, len(offsets) + before, limits, taken):
                     lanes.put_back(offset)
                     break
             elif taken.throttled is not None:
@@ -170,7 +215,6 @@ class LaneWindow(Window):
                 taken.piece_left -= 1
                 if taken.piece_left <= 0:
                     break
-        return offsets
 
     def _suits(self, deliveries: int, count: int, limits: Limits, taken: Taking) -> bool:
         """Return whether a record that was delivered already may be given beside what was taken.
@@ -203,6 +247,18 @@ class LaneWindow(Window):
         if first >= 0:
             found.append(Range(first, last, byte >> COUNT_SHIFT))
         return found
+
+
+def joined(ranges: list[Range]) -> list[Range]:
+    """Return ascending ranges, with those as one that follow each other and are alike."""
+    found = ranges[:1]
+    for one in ranges[1:]:
+        before = found[-1]
+        if before.last + 1 == one.first and before.deliveries == one.deliveries:
+            found[-1] = before._replace(last=one.last)
+        else:
+            found.append(one)
+    return found
 
 
 def runs_of(offsets: Sequence[int], states: Sequence[int], cause: Cause) -> list[Run]:

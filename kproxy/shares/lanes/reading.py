@@ -1,17 +1,16 @@
 """A reader of the lanes of records in their batches, some at a time, mostly on a thread."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
-
-import mmh3
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from kproxy.metadata.lane_settings import LaneRules
 from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from kproxy.protocol.record_runs import body_runs
-from kproxy.protocol.record_starts import record_keys
+from kproxy.protocol.record_starts import dense_keys, record_keys
 from kproxy.protocol.records import Body
 from kproxy.protocol.varint import Malformed
 from kproxy.shares.expiries import NAMES, may_expire, times_in
+from kproxy.shares.lanes.table import hash_of
 from kproxy.shares.taking import Stretch
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import NO_TRANSACTION, StoredBatch, transaction_of
@@ -20,19 +19,14 @@ _RUN_MAX = 4096  # offsets of a batch that cannot be read, told at a time
 _JOINED_MAX = 500  # records of small batches that are told together
 _WHOLE_BYTES = 64 << 10  # a batch up to this size, as it is, is looked at in one go
 _NEAR_BYTES = 256 << 10  # read in one go, of batches that lie near each other
-_WORD = (1 << 64) - 1
 LEVEL = 4
 """The level of a record that says none."""
 Expiring = tuple[tuple[int, int], ...]
 """(offset, when it expires) of the records that do."""
-_Run = tuple[list[int], list[int], list[int] | None, Expiring]
+_Names = list[Any]
+"""The lanes' names, or numbers where levels are the lanes."""
+_Run = tuple[Sequence[int], _Names, list[int] | None, Expiring]
 _LEVELS = {b"%d" % level: level for level in range(10)}
-
-
-def hash_of(value: bytes | None) -> int:
-    """Return the hash of a lane. Two of one hash are one lane, which breaks no promise."""
-    found: int = mmh3.hash64(value or b"")[0] & _WORD
-    return found
 
 
 class Part(NamedTuple):
@@ -51,6 +45,8 @@ class Part(NamedTuple):
     transaction: int = NO_TRANSACTION
     expiring: Expiring = ()
     is_readable: bool = True
+    names: Sequence[bytes | None] = ()
+    """The names of the lanes instead of their hashes, where a record lies at each offset."""
 
 
 class NotAtOnce(Exception):
@@ -68,6 +64,7 @@ class LaneReader:
         self._header = rules.header.encode()
         self._level = rules.priority.encode()
         self._by_level = rules.by_level
+        self._named = rules.alike
         names = frozenset(filter(None, (self._header, self._level)))
         self.names: Literal[False] | frozenset[bytes] = names or False
         """The headers that are looked at; False: none."""
@@ -142,9 +139,16 @@ class LaneReader:
             return
         transaction, told = transaction_of(head), base
         try:
-            for offsets, hashes, levels, expiring in self._runs(head, base, data):
+            for offsets, names, levels, expiring in self._runs(head, base, data):
                 end = offsets[-1] + 1
-                yield Part(told, end, offsets, hashes, levels, base, transaction, expiring)
+                if not self._named:
+                    hashes = self._hashes_of(names)
+                    yield Part(told, end, offsets, hashes, levels, base, transaction, expiring)
+                elif expiring or end - told != len(offsets):
+                    hashes = list(map(hash_of, names))
+                    yield Part(told, end, offsets, hashes, None, base, transaction, expiring)
+                else:
+                    yield Part(told, end, base=base, transaction=transaction, names=names)
                 told = end
             if told <= last:
                 yield Part(told, last + 1, base=base, transaction=transaction)
@@ -160,14 +164,19 @@ class LaneReader:
                 told = end
 
     def _runs(self, head: BatchHeader, base: int, data: memoryview) -> Iterator[_Run]:
-        """Yield the offsets, the hashes and the levels of records, and when they expire. Raise
+        """Yield the offsets, the lanes and the levels of records, and when they expire. Raise
         Malformed."""
         expires = self._expires and may_expire(head, data)
         is_whole = not head.codec and len(data) <= _WHOLE_BYTES
         if is_whole and not self.names and not expires:
-            deltas, keys = record_keys(head, bytes(data[HEADER_BYTES:]))
+            body = bytes(data[HEADER_BYTES:])
+            dense = dense_keys(head, body)
+            if dense is not None:
+                yield range(base, base + len(dense)), dense, None, ()
+                return
+            deltas, keys = record_keys(head, body)
             if deltas:
-                yield [base + delta for delta in deltas], [hash_of(key) for key in keys], None, ()
+                yield [base + delta for delta in deltas], keys, None, ()
             return
         names = self.names
         if expires:
@@ -176,25 +185,36 @@ class LaneReader:
             expiring = tuple(times_in(base, run)) if expires else ()
             yield [base + one[0] for one in run], *self._lanes_of(run), expiring
 
-    def _lanes_of(self, run: list[Body]) -> tuple[list[int], list[int] | None]:
+    def _lanes_of(self, run: list[Body]) -> tuple[_Names, list[int] | None]:
+        """Return the names of lanes, or the levels where these are the lanes; and the levels."""
         levels = None
         if self._level:
             name, known = self._level, _LEVELS.get
             levels = [known(one[4].get(name) or b"", LEVEL) for one in run]
             if self._by_level:
                 return levels, levels
-        hashed: Callable[..., tuple[int, int]] = mmh3.hash64
         if self._header:
             name = self._header
-            return [hashed(one[4].get(name) or b"")[0] & _WORD for one in run], levels
-        return [hashed(one[2] or b"")[0] & _WORD for one in run], levels
+            return [one[4].get(name) for one in run], levels
+        return [one[2] for one in run], levels
+
+    def _hashes_of(self, names: _Names) -> list[int]:
+        return list(names) if self._by_level else list(map(hash_of, names))
 
 
 def _joined(before: Part, part: Part) -> Part | None:
     """Return plain records that follow plain records, together; None where they are told apart."""
+    if before.end != part.first:
+        return None
+    if before.names and part.names:
+        if before.transaction != part.transaction or len(before.names) >= _JOINED_MAX:
+            return None
+        if before.transaction != NO_TRANSACTION or not isinstance(before.names, list):
+            return None
+        before.names.extend(part.names)
+        return before._replace(end=part.end)
     if (
-        before.end != part.first
-        or not (before.hashes and part.hashes)
+        not (before.hashes and part.hashes)
         or len(before.hashes) + len(part.hashes) > _JOINED_MAX
         or not (before.is_readable and part.is_readable)
         or not before.transaction == part.transaction == NO_TRANSACTION

@@ -126,6 +126,7 @@ class LaneRecords:
         """Forget records before the start, so many at a time; return whether that was all."""
         base, lanes = self._base, self._lanes
         upto = min(self.start, self.end, self._cleaned + _CLEANED_MAX)
+        self._leave_before(upto)
         for offset in range(self._cleaned, upto):
             lane = lanes[offset - base]
             if lane != NONE:
@@ -142,6 +143,9 @@ class LaneRecords:
             if gone >= max(_DROPPED_MIN, len(lanes) // _PART):
                 self._let_go(gone)
         return self._cleaned >= self.start
+
+    def _leave_before(self, start: int) -> None:
+        """Let records before an offset leave where they wait otherwise."""
 
     def _let_go(self, count: int) -> None:
         del self._lanes[:count]

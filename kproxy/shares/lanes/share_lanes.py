@@ -24,7 +24,8 @@ from kproxy.shares.lanes.batch_ends import BatchEnds
 from kproxy.shares.lanes.cutting import OpenedBatches
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.lane_window import LaneWindow
-from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part, hash_of
+from kproxy.shares.lanes.reading import LaneReader, NotAtOnce, Part
+from kproxy.shares.lanes.table import hash_of
 from kproxy.shares.record_states import IS_AVAILABLE, IS_TAKEN
 from kproxy.shares.taking import Limits, Stretch
 from kproxy.store.damage import DamagedBatch
@@ -311,13 +312,20 @@ class ShareLanes:
         if part.end <= first or window.lanes is not index:
             return
         states = window.see(first, part.end)
-        offsets, hashes, levels = part.offsets, part.hashes, part.levels
+        names, hashes, levels = part.names, part.hashes, part.levels
+        offsets = range(part.first, part.end) if names else part.offsets
         if part.transaction != NO_TRANSACTION and self._aborted is not None:
             if self._aborted.has(part.transaction, part.base):
-                offsets = ()
+                offsets = names = ()
         if not part.is_readable:
             self._memory.counters.share_lanes_unread += part.end - first
         is_new = states.count(0) == len(states)
+        if names and is_new and first == part.first:
+            index.pass_to(first)
+            index.add_named(first, names)
+            return
+        if names:
+            hashes = list(map(hash_of, names))
         if offsets and (offsets[0] < first or not is_new):
             kept = [
                 at for at, offset in enumerate(offsets)

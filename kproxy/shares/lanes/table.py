@@ -7,6 +7,8 @@ that part leave, and their numbers are given again.
 from array import array
 from collections.abc import Callable
 
+import mmh3
+
 NONE = 0xFFFFFFFF
 """No lane, no record, no place."""
 _PARTS = 256  # the slots are in so many: one grows at a time, in about a millisecond
@@ -16,6 +18,12 @@ _FULL, _FULL_OF = 3, 4  # a part is full when so much of it is used
 _ROOMY, _ROOMY_OF = 5, 8  # a part has room when no more is
 _WORD = (1 << 64) - 1
 _BITS_FROM = 20
+
+
+def hash_of(value: bytes | None) -> int:
+    """Return the hash of a lane. Two of one hash are one lane, which breaks no promise."""
+    found: int = mmh3.hash64(value or b"")[0] & _WORD
+    return found
 
 
 class LaneTable:

@@ -20,7 +20,7 @@ from kproxy.protocol.made_batches import Content, header, record
 from kproxy.protocol.made_batches import batch as made
 from kproxy.protocol.records import keyed_records, unpacked, with_records
 from kproxy.shard.copier import copy_of
-from kproxy.shares.lanes import share_lanes
+from kproxy.shares.lanes import line, share_lanes
 from kproxy.shares.lanes.reading import hash_of
 from kproxy.virtual.commands.envelope import Kind
 from kproxy.virtual.commands.records import Compact, Trim
@@ -242,8 +242,9 @@ async def test_without_memory_lanes_look_less_far_and_the_order_stays() -> None:
 async def test_a_group_leaves_some_of_the_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """FAULT: one group that looked far ahead had all, and all others looked at the least."""
     monkeypatch.setattr(share_lanes, "_RECORDS_MAX", 1000)
+    monkeypatch.setattr(line, "_KNOWN_MAX", 64)
     settings = {LANE: "key", LOOKAHEAD: "20000"}
-    client = await with_lanes(settings, share_lanes_bytes_max=2_000_000)
+    client = await with_lanes(settings, share_lanes_bytes_max=600_000)
     for first in range(0, 18_000, 600):
         await produce(client, *[b"%d" % number for number in range(first, first + 600)])
     assert await Member(client).given()
@@ -260,7 +261,7 @@ async def test_a_group_leaves_some_of_the_memory_to_others(monkeypatch: pytest.M
     assert await Member(client, "m", "other").given()
     other = client.worker.shares.find(client.worker.any_shard(), key, "another")
     assert present(other.lanes).index.end > 1200
-    assert memory.used < 2_000_000
+    assert memory.used < 600_000
 
 
 async def test_records_that_cannot_be_read_are_in_the_lane_of_those_that_say_none() -> None:

@@ -113,6 +113,19 @@ def a_refused_expiry_is_a_hole(patch: Patch) -> None:
     patch.setattr(LaneWindow, "_archive_expired", archived)
 
 
+def who_is_first_in_line_is_given_though_its_lane_is_busy(patch: Patch) -> None:
+    take = LaneIndex.take_line
+
+    def taken(self: LaneIndex, *more: Any) -> Any:
+        found = take(self, *more)
+        for first, end in found:
+            for offset in range(first, end):
+                self._busy.pop(self._lanes[offset - self._base], None)
+        return found
+
+    patch.setattr(LaneIndex, "take_line", taken)
+
+
 SIMULATED: list[tuple[Mistake, range]] = [
     (the_next_is_given_before_the_acceptance_is_durable, range(20)),
     (a_released_record_goes_to_the_end_of_its_lane, range(20)),
@@ -124,6 +137,7 @@ SIMULATED: list[tuple[Mistake, range]] = [
     (done_records_are_given_again_after_a_takeover, range(20)),
     (what_has_expired_is_given, range(20)),
     (a_refused_expiry_is_a_hole, range(60)),
+    (who_is_first_in_line_is_given_though_its_lane_is_busy, range(20)),
 ]
 
 
@@ -143,8 +157,8 @@ def the_name_of_the_header_is_the_lane(patch: Patch) -> None:
     lanes_of = LaneReader._lanes_of
 
     def of_name(self: LaneReader, run: Any) -> Any:
-        hashes, levels = lanes_of(self, run)
-        return ([7] * len(hashes) if self._header else hashes), levels
+        names, levels = lanes_of(self, run)
+        return ([b"7"] * len(names) if self._header else names), levels
 
     patch.setattr(LaneReader, "_lanes_of", of_name)
 

@@ -44,7 +44,7 @@ def test_mistakes_in_lanes_are_seen(
     monkeypatch: pytest.MonkeyPatch, mistake: Any, seeds: range
 ) -> None:
     mistake(monkeypatch)
-    see(with_lanes, seeds, OverflowError, KeyError)
+    see(with_lanes, seeds, OverflowError, LookupError)
 
 
 @pytest.mark.parametrize(("mistake", "check"), TURNS)
