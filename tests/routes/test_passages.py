@@ -51,7 +51,7 @@ from tests.present import present
 from tests.virtual.commands.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_lane")]
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
 
 
@@ -140,7 +140,7 @@ async def test_records_kept_for_the_next_cut_have_a_bound(
         sizes.append(of[3].size)
 
     monkeypatch.setattr(passage, "gather", noted)
-    async with serving(tmp_path) as worker:
+    async with serving(tmp_path, native="off") as worker:  # the other keeps none
         queue = await create(worker, "in", TO)
         for count in (5, 6):
             sizes.clear()

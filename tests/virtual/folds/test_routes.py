@@ -18,7 +18,7 @@ from kproxy.virtual.commands.queues import (
     QueueReady,
 )
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
+from kproxy.virtual.commands.routes import Batches, Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.route_definitions import (
     FILTER,
@@ -726,8 +726,8 @@ def test_queue_looked_up_before_its_first_record_has_the_settings_of_its_route()
     shard.put(shard.queue(used).queue_id)
     settings = {"retention.ms": "5"}
     made = Ship.envelope(
-        (DEFINER, 0), DEFINER, 1, 0, to(*names), only=False, salt=1, time_ms=1, look_ms=1,
-        configs=settings, plain=plain,
+        (DEFINER, 0), DEFINER, 1, 0, Batches.of(to(*names), plain), only=False, salt=1,
+        time_ms=1, look_ms=1, configs=settings,
     )  # fmt: skip
     outcome = shard.apply(made)
     assert [shard.queue(name).configs for name in names] == [settings, {}, {}, {}]
