@@ -12,10 +12,12 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from kproxy import native
 from kproxy.virtual import producers
 from tests import marks
 from tests.harness import Served, served
 from tests.marks import pytest_runtest_protocol
+from tests.native.lanes import each_lane
 from tests.real_kafka import RunningKafka
 from tests.running import cpu
 from tests.running.cpu import pytest_configure
@@ -30,8 +32,8 @@ from tests.wire import Wire
 from tests.workers import SIDE_BY_SIDE, Workers
 
 __all__ = [
-    "pytest_configure", "pytest_runtest_call", "pytest_runtest_protocol", "pytest_runtest_setup",
-    "pytest_runtest_teardown", "pytest_sessionfinish",
+    "each_lane", "pytest_configure", "pytest_runtest_call", "pytest_runtest_protocol",
+    "pytest_runtest_setup", "pytest_runtest_teardown", "pytest_sessionfinish",
 ]  # fmt: skip
 _TESTS = Path(__file__).parent
 settings.register_profile("unhurried", deadline=None)  # a busy machine proves nothing
@@ -43,6 +45,12 @@ _QUICK = (
     "--transaction-abort-timed-out-transaction-cleanup-interval-ms", "500",
 )  # fmt: skip
 """The flags by which no test waits three seconds for more members, or ten for transactions."""
+
+
+@pytest.fixture(autouse=True)
+def python_alone() -> None:
+    """Have no test's worker choose the lane of what the next one calls."""
+    native.choose("off")
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

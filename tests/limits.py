@@ -176,6 +176,7 @@ TINY: dict[str, int] = {
     "virtual.commands.delays.BATCHES_MAX": 2,
     "virtual.folds.groups._FEW": 1,
     "virtual.folds.open_firsts.OFFSETS_MAX": 3,
+    "virtual.folds.route_definitions._SOURCES_MAX": 1,
     "virtual.folds.open_firsts.PARTITIONS_MAX": 1,
     "virtual.folds.groups._FORGOTTEN_MAX": 2,
     "virtual.commands.producers.FORGOTTEN_MAX": 1,

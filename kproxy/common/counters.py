@@ -200,6 +200,7 @@ class Counters:
         " aborted",
     )
     routed: int = _total("records that were passed on to other queues, unroutable ones among them")
+    routed_natively: int = _total("records of `kproxy_routed_total` that the native lane has cut")
     redriven: int = _total(
         "records that redrives have passed on once more; `kproxy_routed_total` counts them, too"
     )

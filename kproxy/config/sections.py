@@ -91,6 +91,14 @@ class StorageConfig(Section, title="Storage"):
     keeper_period_ms: Ms = setting(1000, "time between housekeeping rounds")
 
 
+class ProcessConfig(Section, title="Process"):
+    """The process itself."""
+
+    native: Literal["auto", "off"] = setting(
+        "auto", "kernels in Rust for routes and delays, where they were built; off: Python alone"
+    )
+
+
 class ClusterConfig(Section, title="Cluster"):
     """The Kafka cluster, and the workers on it."""
 

@@ -35,9 +35,10 @@ class BrokerSetting(NamedTuple):
 
 
 class Config(
-    sections.NetworkConfig, sections.StorageConfig, sections.ClusterConfig, sections.QueuesConfig,
-    sections.LimitsConfig, SecurityConfig, sections.ClassicConfig, ConsumerGroupsConfig,
-    ShareGroupsConfig, StreamsGroupsConfig, sections.ProducersConfig, sections.MetricsConfig,
+    sections.NetworkConfig, sections.StorageConfig, sections.ProcessConfig, sections.ClusterConfig,
+    sections.QueuesConfig, sections.LimitsConfig, SecurityConfig, sections.ClassicConfig,
+    ConsumerGroupsConfig, ShareGroupsConfig, StreamsGroupsConfig, sections.ProducersConfig,
+    sections.MetricsConfig,
 ):  # fmt: skip
     """All settings of one worker. Bytes may be written 64MiB; times are milliseconds."""
 

@@ -14,6 +14,7 @@ from kproxy.common.counters import Histogram
 from kproxy.common.errors import CannotStart, KafkaError
 from kproxy.config.sections import HTTP_DEFAULT
 from kproxy.config.server import Config
+from kproxy.native import lane
 from kproxy.observe.health import Health
 from kproxy.observe.http_thread import Answer, HttpThread
 from kproxy.observe.loop_watch import LoopWatch
@@ -104,7 +105,9 @@ class Endpoint:
 
     def _readyz(self) -> Answer:
         reasons = self.health.unready()
-        return Answer(503, "; ".join(reasons).encode() + b"\n") if reasons else Answer(200, b"ok\n")
+        if reasons:
+            return Answer(503, "; ".join(reasons).encode() + b"\n")
+        return Answer(200, f"ok, {lane().name} lane\n".encode())
 
     def _healthz(self) -> Answer:
         report = self.health.report()

@@ -63,6 +63,7 @@ class Health:
             "ready": not reasons,
             "reasons": reasons,
             "version": __version__,
+            "lane": None if worker is None else worker.lane.name,
             "node_id": None if worker is None else worker.cluster.me.node_id,
             "shards": dict(self._phases()),
             "upstream_up": None if standing is None else standing.upstream_up,

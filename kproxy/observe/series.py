@@ -108,6 +108,8 @@ def _gauge(name: str, meaning: str, read: Read, *labels: str) -> tuple[Series, R
 _READY = Series("ready", "gauge", "1 where /readyz says yes")
 _BUILD = Series("build_info", "gauge", "1", ("version", "python"))
 _OF_WORKER: _Declared = (
+    _gauge("native_lane", "1 where kernels in Rust are asked first (--native), 0: Python alone",
+           lambda look: look.worker.lane.core is not None),
     _gauge("fetch_sessions", "sessions of Fetch", lambda look: look.worker.sessions.count),
     _gauge("share_sessions", "sessions of ShareFetch",
            lambda look: len(look.worker.share_sessions)),

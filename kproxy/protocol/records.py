@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from kproxy import native
 from kproxy.protocol.batch import (
     CODEC_MASK,
     CRC_FROM,
@@ -244,6 +245,9 @@ def header_bytes(count: int, data: bytes) -> list[bytes]:
 
     Less is looked at than by `bodies`: for who wants to know whether they all say the same.
     """
+    found = native.header_bytes(count, data)
+    if found is not None:
+        return found
     try:
         return _header_bytes(count, data)
     except IndexError:

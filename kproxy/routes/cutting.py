@@ -8,18 +8,22 @@ Runs on a thread, in time that grows with the records that are read.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from kproxy.protocol.batch import HEADER_BYTES, BatchHeader
-from kproxy.protocol.codecs import Unfit, held_while_unpacked
+from kproxy.native import Bounds
+from kproxy.protocol.codecs import Unfit
 from kproxy.protocol.made_batches import Content, body_of, content_of_body, fitted, header
-from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
-from kproxy.protocol.records import Body, without_producer
-from kproxy.protocol.varint import Malformed
+from kproxy.protocol.record_runs import RECORD_BYTES_MAX
+from kproxy.protocol.records import Body
+from kproxy.routes.batch_reading import Reading
 from kproxy.routes.redrive_pace import ANY_NUMBER
 from kproxy.routes.specs import NOWHERE, read_spec
 from kproxy.virtual.partitioner import hash_of
 from kproxy.virtual.rows.queues import compacts
 from kproxy.virtual.rows.routes import PARTS_MAX, Epoch
+
+if TYPE_CHECKING:
+    from kproxy import _core
 
 CUT_BYTES = 768 << 10
 """The bytes of one cut, for one shard: with its frames, below what a log takes in one record."""
@@ -37,7 +41,6 @@ RECORD_MAX = 8 << 20
 to the unroutable ones. Produce refuses it."""
 PACKED_FROM = 1 << 10
 """A batch of so many bytes is packed as its source was: to a third or less of them, as a rule."""
-_RECORD_BYTES = 256  # that a record takes in memory, about
 _TARGET_BYTES = 100  # about what a batch takes beside its records
 _PIECE_BYTES = 150  # bytes that a record takes in memory beside its own
 HELD_BYTES_MAX = 16 << 20
@@ -59,10 +62,12 @@ class Gathered:
     ) -> None:
         """Begin a cut; `held_max`: the bytes that it may take in memory, over all shards."""
         self.shards = shards
-        self._held_max = held_max
+        self.held_max = held_max
+        self.native: _core.Cut | None = None
+        """All of it, where the native lane has gathered it."""
         self.held = 0
         """The bytes that it takes in memory, about."""
-        self._bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
+        self.bytes_max = min(CUT_BYTES, log_bytes_max // _FRAMED_MAX)
         self.batch_bytes_max = log_bytes_max - min(SHIP_FRAME_BYTES, log_bytes_max // 2)
         """The bytes that a batch may have, so that the log takes it."""
         self.by_shard: list[dict[str, list[Piece]]] = [{} for _ in range(shards)]
@@ -90,6 +95,8 @@ class Gathered:
     @property
     def parts(self) -> int:
         """The number of parts that each shard gets it in: a power of two."""
+        if self.native is not None:
+            return self.native.parts
         parts, buckets = PARTS_MAX, self._buckets
         while parts > 1:
             half = parts // 2
@@ -109,8 +116,8 @@ class Gathered:
             limited
             and self.records
             and (
-                size > self._bytes_max
-                or self.held > self._held_max
+                size > self.bytes_max
+                or self.held > self.held_max
                 or self.records >= self.records_max
             )
         ):
@@ -127,6 +134,11 @@ class Gathered:
         self.sizes[index] = size
         self.records += 1
         return True
+
+    def take_cut(self, cut: "_core.Cut", through: int) -> None:
+        """Take what the native lane has gathered. `through`: where what it looked at ends."""
+        self.native, self.records, self.held = cut, cut.records, cut.held
+        self.through = through if cut.through is None else cut.through
 
     def pass_over(self, records: int, why: str) -> None:
         self.passed_over += records
@@ -174,7 +186,17 @@ class Cutter:
         self._sure_bytes = self.gathered.batch_bytes_max - _TARGET_BYTES
         """A shorter record fits into the log, however it is packed."""
 
-    def take(self, batch: "Reading") -> bool:
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of a cut by a template, for the native lane."""
+        gathered = self.gathered
+        most = (
+            gathered.bytes_max, gathered.batch_bytes_max, gathered.held_max, gathered.targets_max,
+            gathered.records_max, PART_TARGETS, PARTS_MAX,
+        )  # fmt: skip
+        return Bounds(gathered.shards, self.start, self._end, self._limited, self._keyed, most)
+
+    def take(self, batch: Reading) -> bool:
         """Take the records of a batch that are not read yet; whether there is room.
 
         Records that an earlier cut took are passed over.
@@ -192,7 +214,7 @@ class Cutter:
         self.gathered.through = min(self._end, batch.end)
         return True
 
-    def _take_run(self, batch: "Reading") -> bool:
+    def _take_run(self, batch: Reading) -> bool:
         gathered, base_offset = self.gathered, batch.base_offset
         start, end, codec = self.start, self._end, batch.head.codec
         # Not kept in `self`: a bound method there is a reference cycle, for each cut.
@@ -250,7 +272,7 @@ class Cutter:
     def _unfit(self, piece: Piece) -> str:
         """Return why the log does not take a record; empty: it does."""
         try:
-            _batch([piece], self.gathered.batch_bytes_max)
+            batch_of([piece], self.gathered.batch_bytes_max)
         except Unfit as error:
             return str(error)
         return ""
@@ -294,7 +316,7 @@ class Cutter:
             said.append(header("kproxy.route.key", "made"))
         return body_of(content, said)
 
-    def _take_whole(self, batch: "Reading") -> bool:
+    def _take_whole(self, batch: Reading) -> bool:
         """Take a batch of which no more records can be told; a filter passes over what is left.
 
         If some were told the batch is the value of one unroutable record: as a batch it would bring
@@ -321,71 +343,7 @@ class Cutter:
         return not gathered.full
 
 
-class Reading:
-    """A stored batch as it is read: run by run, and once, also where several cuts take of it."""
-
-    def __init__(
-        self, base_offset: int, head: BatchHeader, data: bytes, headers: bool | frozenset[bytes]
-    ) -> None:
-        self.base_offset = base_offset
-        self.head = head
-        self.end = base_offset + head.last_offset_delta + 1
-        self.first = self.behind = base_offset
-        """Offsets: where `run` begins, and where what is told so far ends."""
-        self.run: list[Body] = []
-        self.told = 0
-        self.fault = ""
-        """The reason why no more records can be told."""
-        self.stored = data
-        self._held = len(data) + held_while_unpacked(data[HEADER_BYTES:], head.codec)
-        self._runs = body_runs(head, data, headers=headers)
-
-    def read_on(self) -> bool:
-        """Go on to the next run; whether there is one."""
-        try:
-            run = next(self._runs, None)
-        except Malformed as error:
-            run, self.fault = None, str(error)
-        self.first = self.behind
-        self.run = [] if run is None else run
-        if not self.run:
-            return False
-        self.told += len(self.run)
-        self.behind = self.base_offset + self.run[-1][0] + 1
-        return True
-
-    @property
-    def whole(self) -> bytes:
-        """The batch as it is, of no producer."""
-        return without_producer(self.head, self.stored)
-
-    @property
-    def size(self) -> int:
-        """The records that it holds in memory, and what else it holds, as if it were records."""
-        return len(self.run) + self._held // _RECORD_BYTES
-
-
-Parts = list[tuple[int, int, list[tuple[str, bytes]]]]
-"""(shard, part, [(queue, its batch)])."""
-
-
-def parts_of(gathered: Gathered, parts: int) -> Parts:
-    """Return what is shipped, in as many parts for each shard as the cut has, without empty
-    ones."""
-    shards = gathered.shards
-    made: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
-    for index, targets in enumerate(gathered.by_shard):
-        for name, pieces in targets.items():
-            part = hash_of(name) // shards % parts if parts > 1 else 0
-            batch = _batch(pieces, gathered.batch_bytes_max)
-            made.setdefault((index, part), []).append((name, batch))
-    if gathered.whole is not None:
-        bucket, index = divmod(hash_of(gathered.whole[0]), shards)
-        made[index, bucket % parts] = [gathered.whole]
-    return [(*key, batches) for key, batches in sorted(made.items())]
-
-
-def _batch(pieces: list[Piece], most: int) -> bytes:
+def batch_of(pieces: list[Piece], most: int) -> bytes:
     """Make a batch. Raise Unfit: the log does not take it. A cut of more than one record has no
     such batch."""
     size = sum([len(piece[0]) for piece in pieces]) if len(pieces) > 1 else len(pieces[0][0])

@@ -10,7 +10,7 @@ a shard that took a part of the later one would refuse the earlier one's.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 import anyio
@@ -22,10 +22,11 @@ from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
-from kproxy.routes.reading import Kept, Plan, gather, made, pass_over_keyless, plan
+from kproxy.routes.reading import Kept, Plan, gather, pass_over_keyless, plan
 from kproxy.routes.redrive_pace import RedrivePace, Unpaced
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
+from kproxy.routes.shipping import shipped
 from kproxy.routes.stretches import Stretch
 from kproxy.security.quotas import Mutations
 from kproxy.shard.appends import Verdict, outcome_of, verdict
@@ -33,7 +34,7 @@ from kproxy.shard.per_shard import Claim
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.envelope import Envelope
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.commands.routes import Cut, Ship
+from kproxy.virtual.commands.routes import Batches, Cut, Ship
 from kproxy.virtual.levels import SHIPS_FROM, SPARES_FROM
 from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import Epoch, Route, is_redrive, route_in
@@ -248,6 +249,7 @@ class Passage:
     def _count(self, gathered: Gathered) -> None:
         counters = self._shared.counters
         counters.routed += gathered.records
+        counters.routed_natively += gathered.records if gathered.native is not None else 0
         counters.redriven += gathered.records if is_redrive(self.definer) else 0
         counters.unroutable += gathered.unroutable
         self._count_passed_over(gathered)
@@ -318,22 +320,21 @@ class Passage:
         def all_of() -> list[tuple[int, Envelope]]:
             return [
                 (index, self._envelope(cutter, through, part, batches, now))
-                for index, part, batches in made(cutter, parts)
+                for index, part, batches in shipped(cutter.gathered, parts)
             ]
 
         return await to_thread.run_sync(all_of, limiter=self._shared.readers)
 
     def _envelope(
-        self, cutter: Cutter, through: int, part: int, batches: Sequence[tuple[str, bytes]],
-        now: int,
-    ) -> Envelope:  # fmt: skip
+        self, cutter: Cutter, through: int, part: int, batches: Batches, now: int
+    ) -> Envelope:
         spec = cutter.gathered.spec
         says = spec.only and self._shared.level.reaches(SHIPS_FROM)
         return Ship.envelope(
             self.source, self.definer, through, part, batches,
             only=spec.only, salt=_salts.getrandbits(62), time_ms=now,
             look_ms=settings_of(spec.configs).look_at_ms(now, now, self._shared.check_ms),
-            configs=spec.configs, plain=spec.unroutable, after=cutter.start if says else -1,
+            configs=spec.configs, after=cutter.start if says else -1,
         )  # fmt: skip
 
     async def _send(

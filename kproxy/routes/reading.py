@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kproxy import native
 from kproxy.fetching.aborted import AbortedSearch
 from kproxy.loop.pace import Pace
-from kproxy.protocol.batch import BatchHeader, read_header
-from kproxy.routes.cutting import Cutter, Parts, Reading, parts_of
+from kproxy.protocol.batch import HEADER_BYTES, BatchHeader, read_header
+from kproxy.protocol.codecs import unpack
+from kproxy.protocol.varint import Malformed
+from kproxy.routes.batch_reading import Reading
+from kproxy.routes.cutting import Cutter
 from kproxy.shard.shard import Shard
 from kproxy.store.segments import Segments
 from kproxy.virtual.rows.batches import Batch
@@ -14,7 +18,10 @@ from kproxy.virtual.types import PartitionKey
 
 READ_BYTES = 1 << 20
 _NO_KEY = 1  # the first byte of a record from its key on: a length of -1
+_LEFT_TO_PYTHON = 15
 _BATCHES_MAX = 2000
+_NATIVE_BYTES_MAX = 4 << 20
+"""The bytes that the native lane looks at at once, and those that they unpack to."""
 
 Aborted = dict[int, list[tuple[int, int]]]
 """The transactions that were aborted, by producer id: (first offset, the marker's)."""
@@ -93,6 +100,8 @@ class Kept:
         self.place: tuple[int, int] | None = None
         self.batch: Reading | None = None
         self.room = 0
+        self.left_to_python = 0
+        """The next cuts for which the native lane is not asked, as the last one was not plain."""
 
     @property
     def size(self) -> int:
@@ -113,6 +122,13 @@ def gather(
     segments: Segments, planned: Plan, cutter: Cutter, kept: Kept, headers: frozenset[bytes]
 ) -> None:
     """Have the cutter take what is planned, in its order. On a thread. Raise OSError."""
+    if kept.left_to_python:
+        kept.left_to_python -= 1
+    elif _gathered_natively(segments, planned, cutter):
+        kept.batch = None
+        return
+    else:
+        kept.left_to_python = _LEFT_TO_PYTHON
     for base_offset, stored in planned.stored:
         place = stored.segment, stored.position
         batch = kept.take(place, max(cutter.start, base_offset))
@@ -152,13 +168,50 @@ async def pass_over_keyless(cutter: Cutter, is_compacted: Callable[[str], bool])
             gathered.pass_over(left_out, why)
 
 
+def _gathered_natively(segments: Segments, planned: Plan, cutter: Cutter) -> bool:
+    """Return whether the native lane has gathered what is planned: plain records by a template."""
+    spec, left = cutter.gathered.spec, _NATIVE_BYTES_MAX
+    template = spec.template
+    if template is None or template.encodings or template.doubtful or native.lane().core is None:
+        return False
+    if sum(stored.length for _, stored in planned.stored) > left:
+        return False
+    found: list[native.Stored] = []
+    for base_offset, stored in planned.stored:
+        data = bytes(segments.batch(stored.segment, stored.position, stored.length) or b"")
+        head, records = read_header(data), None
+        if head.is_control or _is_aborted(head, base_offset, planned.aborted):
+            continue
+        if head.codec:
+            records = _unpacked(data, head.codec, left)
+            if records is None:
+                return False
+            left -= len(records)
+        found.append((base_offset, data, records))
+    fields = template.start, template.fields
+    cut = native.gather(found, fields, cutter.bounds, spec.name, spec.unroutable)
+    if cut is None:
+        return False
+    cutter.gathered.take_cut(cut, planned.end)
+    return True
+
+
+def _unpacked(data: bytes, codec: int, most: int) -> bytes | None:
+    """Return what the records of a batch unpack to; None: to more, or they are damaged."""
+    pieces, size = [], 0
+    try:
+        for piece in unpack(data[HEADER_BYTES:], codec):
+            size += len(piece)
+            if size > most:
+                return None
+            pieces.append(piece)
+    except Malformed:
+        return None
+    return b"".join(pieces)
+
+
 def _is_aborted(head: BatchHeader, base_offset: int, aborted: Aborted) -> bool:
     if not head.is_transactional:
         return False
     spans = aborted.get(head.producer_id, ())
     return any(first <= base_offset < marker for first, marker in spans)
-
-
-def made(cutter: Cutter, parts: int) -> Parts:
-    """Return what is shipped of a cut. On a thread."""
-    return parts_of(cutter.gathered, parts)

@@ -178,7 +178,8 @@ class Server:
             _log.info(
                 "ready", listen=f"{config.listen_address[0]}:{self.port}",
                 advertise=f"{me.host}:{me.port}", data_dir=str(config.data_dir), sync=config.sync,
-                cluster_id=worker.cluster.cluster_id, node_id=me.node_id,
+                cluster_id=worker.cluster.cluster_id, node_id=me.node_id, lane=worker.lane.name,
+                lane_reason=worker.lane.reason or None,
             )  # fmt: skip
             self._manager.ready()
             task_status.started(self.port)

@@ -82,14 +82,14 @@ def http_health(config: Config) -> str:
             https = urllib.request.HTTPSHandler(context=context)
             asks = urllib.request.build_opener(NoRedirects, https)
             with asks.open(url, timeout=_HEALTH_S) as answer:
-                answer.read(100)
+                told = answer.read(100).decode(errors="replace")
         except HTTPError as error:
             raise CannotStart(
                 f"{url}: {error.read(1000).decode(errors='replace').strip()}"
             ) from None
         except OSError as error:
             raise CannotStart(f"{url}: {error}") from None
-    return "ready"
+    return f"ready{told.strip().removeprefix('ok')}"
 
 
 def _here(host: str) -> str:

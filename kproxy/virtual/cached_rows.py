@@ -105,6 +105,13 @@ class CachedRows(Changes):
                 cached.pop(key, None)
                 dirty.pop(key, None)
 
+    def add_partition(self, key: PartitionKey) -> Partition:
+        """Add an empty partition that gets its first records at once, and return its row."""
+        self.counts.partitions += 1
+        row = Partition()
+        self.put_partition(key, row)
+        return row
+
     def drop_partition(self, key: PartitionKey) -> None:
         self.counts.partitions -= 1
         self._dirty_partitions.pop(key, None)

@@ -7,6 +7,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from kproxy import native
 from kproxy.common.counters import WAITED, Counters
 from kproxy.common.errors import Code, KafkaError
 from kproxy.common.memory_budget import AnswerBudget, AskersBudget, ResponseBudget, SharedBudget
@@ -77,6 +78,7 @@ class Worker:
     ) -> None:
         self.config = config
         self.standing = standing
+        self.lane = native.choose(config.native)
         self.level = level or Level()
         self.upgrades = upgrades or Newest()
         self.cluster = cluster

@@ -15,6 +15,7 @@ from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, cont
 from kproxy.protocol.records import bodies, header_bytes, headers_in, unpacked
 from kproxy.protocol.varint import Malformed
 
+pytestmark = pytest.mark.usefixtures("each_lane")
 NOW_MS = 1_800_000_000_000
 DELAY = DelaySettings(0, True, 100_000, 1000)
 MOST = 1 << 20

@@ -16,7 +16,9 @@ from kproxy.protocol.record_runs import body_runs
 from kproxy.protocol.records import bodies, keyed_records, repacked, unpacked
 from kproxy.protocol.varint import Malformed
 from kproxy.routes import cutting
-from kproxy.routes.cutting import Cutter, Reading, parts_of
+from kproxy.routes.batch_reading import Reading
+from kproxy.routes.cutting import Cutter
+from kproxy.routes.shipping import parts_of
 from kproxy.virtual.partitioner import hash_of, shard_of
 from kproxy.virtual.rows.routes import Epoch
 from tests.wire import batch, keyed, record

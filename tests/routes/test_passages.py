@@ -51,7 +51,7 @@ from tests.present import present
 from tests.virtual.commands.share_cases import ARCHIVED_3, LOST
 from tests.wire import TODAY_MS, batch, keyed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_lane")]
 TO = {"kproxy.route.to": "to-{key}", "kproxy.route.unroutable": "lost"}
 
 
@@ -127,6 +127,22 @@ def landed(worker: Worker, queue: Queue) -> int | None:
     return worker.any_shard().state.passed_on((queue.queue_id, 0))
 
 
+async def test_all_plain_records_of_an_entrance_are_cut_by_the_lane_that_serves(
+    tmp_path: Path, each_lane: str
+) -> None:
+    """A lane that is not entered costs more than none."""
+    async with serving(tmp_path) as worker:
+        queue = await create(worker, "in", TO)
+        for first in (0, 300):
+            await put(worker, queue, *[(b"%d" % n, b"v") for n in range(first, first + 300)])
+        await until(lambda: worker.counters.routed == 600)
+        natively = 600 if each_lane == "native" else 0
+        assert (worker.lane.name, worker.counters.routed_natively) == (each_lane, natively)
+        await put(worker, queue, (b"a b", b"v"))
+        await until(lambda: worker.counters.unroutable == 1)
+        assert (worker.counters.routed_natively, keys(worker, "lost")) == (natively, [b"a b"])
+
+
 async def test_records_kept_for_the_next_cut_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +156,7 @@ async def test_records_kept_for_the_next_cut_have_a_bound(
         sizes.append(of[3].size)
 
     monkeypatch.setattr(passage, "gather", noted)
-    async with serving(tmp_path) as worker:
+    async with serving(tmp_path, native="off") as worker:  # the other keeps none
         queue = await create(worker, "in", TO)
         for count in (5, 6):
             sizes.clear()

@@ -7,7 +7,7 @@ import zstandard
 
 from kproxy.protocol.batch import HEADER_BYTES, read_header
 from kproxy.protocol.codecs import held_while_unpacked, pack
-from kproxy.routes.cutting import Reading
+from kproxy.routes.batch_reading import Reading
 from kproxy.routes.reading import KEPT_RECORDS_MAX, Kept
 from tests.wire import keyed, record
 

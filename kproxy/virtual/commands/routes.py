@@ -89,6 +89,24 @@ class Target(NamedTuple):
     """Whether it is made without settings, where it is not there."""
 
 
+class Batches(NamedTuple):
+    """The batches of a SHIP as its body has them, behind its settings: lengths, names, batches."""
+
+    targets: int
+    data: bytes
+
+    @staticmethod
+    def of(found: Sequence[tuple[str, bytes | memoryview]], plain: str = "") -> "Batches":
+        """Return those of (target, its batch). `plain`: it is made without the SHIP's `configs`."""
+        assert len(found) <= TARGETS_MAX, f"{len(found)} targets in a SHIP"
+        names = [name.encode() for name, _ in found]
+        table = [
+            _TARGET.pack(len(n), len(d) | (_PLAIN if name == plain else 0))
+            for (name, d), n in zip(found, names, strict=True)
+        ]
+        return Batches(len(found), b"".join([*table, *names, *[data for _, data in found]]))
+
+
 def _weight_of_ship(envelope: Envelope) -> int:
     return 1 + 2 * envelope.number
 
@@ -121,34 +139,18 @@ class Ship(NamedTuple):
 
     @staticmethod
     def envelope(
-        source: PartitionKey, definer: QueueId, through: int, part: int,
-        batches: Sequence[tuple[str, bytes | memoryview]], *,
-        only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str],
-        plain: str = "", after: int = -1,
+        source: PartitionKey, definer: QueueId, through: int, part: int, batches: Batches, *,
+        only: bool, salt: int, time_ms: int, look_ms: int, configs: dict[str, str], after: int = -1,
     ) -> Envelope:  # fmt: skip
-        """Make an envelope; `batches`: (target, its batch). `plain`: it is made without `configs`.
-
-        `after` needs the level SHIPS_FROM.
-        """
-        assert len(batches) <= TARGETS_MAX, f"{len(batches)} targets in a SHIP"
+        """Make an envelope. `after` needs the level SHIPS_FROM."""
         form, begins = (_FORM, b"") if after < 0 else (_FORM_AFTER, _AFTER.pack(after))
         settings = orjson.dumps(configs) if configs else b""
-        names = [name.encode() for name, _ in batches]
-        bodies = [data for _, data in batches]
-        rest = b"".join(
-            [begins, settings]
-            + [
-                _TARGET.pack(len(n), len(d) | (_PLAIN if name == plain else 0))
-                for (name, d), n in zip(batches, names, strict=True)
-            ]
-            + names
-            + bodies  # type: ignore[operator]
-        )
+        size = _SHIP.size - _SPAN_AT + len(begins) + len(settings) + len(batches.data)
         head = _SHIP.pack(
-            through, _SHIP.size - _SPAN_AT + len(rest), form, definer, part, only, salt, look_ms,
-            len(settings), len(batches),
-        )  # fmt: skip
-        return Envelope(Kind.SHIP, *source, number=len(batches), time_ms=time_ms, body=head + rest)
+            through, size, form, definer, part, only, salt, look_ms, len(settings), batches.targets
+        )
+        body = b"".join((head, begins, settings, batches.data))
+        return Envelope(Kind.SHIP, *source, number=batches.targets, time_ms=time_ms, body=body)
 
     @staticmethod
     def decode(envelope: Envelope) -> "Ship":

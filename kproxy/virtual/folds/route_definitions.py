@@ -14,7 +14,7 @@ from kproxy.virtual.folds.redrives import redrive_of, redrives_between
 from kproxy.virtual.outcome import Outcome
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.kinds import RowKind
-from kproxy.virtual.rows.queues import Queue
+from kproxy.virtual.rows.queues import Queue, name_of
 from kproxy.virtual.rows.routes import (
     DEFINITIONS,
     DEFINITIONS_MAX,
@@ -31,6 +31,8 @@ UNROUTABLE = "kproxy.route.unroutable"
 FROM_SETTINGS = frozenset((FROM, FROM_START, FILTER))
 ROUTE_SETTINGS = b'"kproxy.route.'
 """The mark in the body of a CREATE of a queue that defines a route."""
+_SOURCES_MAX = 1000
+"""The names of sources that are remembered: a queue of another name has no routes."""
 ROUTE_SPEC = (TO, CONFIGS, UNROUTABLE, FILTER)
 
 
@@ -94,17 +96,32 @@ class Definitions:
     def __init__(self, state: State, shards: int) -> None:
         self._state = state
         self._shards = shards
-        self._any_defined: bool | None = None  # not looked at yet
+        self._sources: set[str] | None = None  # not looked at yet
+        self._many = False
 
     @property
     def any_defined(self) -> bool:
         """Whether this shard has ever told of a route: where not, nothing is looked up."""
-        if self._any_defined is None:
-            self._any_defined = bool(self._state.some(*RowKind.ROUTE_DEFINITION.range(), 1))
-        return self._any_defined
+        return bool(self._known_sources()) or self._many
+
+    def _known_sources(self) -> set[str]:
+        """Return the names that routes may be from, unless they are too many to remember."""
+        if self._sources is None:
+            found = self._state.some(*RowKind.ROUTE_DEFINITION.range(), _SOURCES_MAX + 1)
+            self._sources = set()
+            for key, _ in found:
+                self._note_source(name_of(key))
+        return self._sources
+
+    def _note_source(self, source: str) -> None:
+        sources = self._known_sources()
+        sources.add(source)
+        if len(sources) > _SOURCES_MAX:
+            self._many = True
+            sources.clear()
 
     def _definitions(self, source: str) -> list[Definition]:
-        if not self.any_defined:
+        if source not in self._known_sources() and not self._many:
             return []
         data = self._state.get(DEFINITIONS.key(source))
         return [] if data is None else route_rows.decode_definitions(data)
@@ -112,7 +129,7 @@ class Definitions:
     def _put_definitions(self, source: str, definitions: Sequence[Definition]) -> None:
         key = DEFINITIONS.key(source)
         value = route_rows.encode_definitions(definitions) if definitions else None
-        self._any_defined = True
+        self._note_source(source)
         self._state.put(key, value)
 
     def define(self, asked: DefineRoute) -> Code | None:

@@ -194,15 +194,17 @@ class RouteFold:
             queue = state.queue(name)
             if queue is None:
                 configs = {} if plain else asked.configs
-                queue = self._make(log_offset, asked, name, number, configs)
+                queue, row = self._make(log_offset, asked, name, number, configs)
                 made.append(queue)
-            elif queue.unasked and asked.configs and not plain and self._is_unused(queue):
-                queue = self._settled(log_offset, queue, asked.configs)
-                settled.append(queue)
+            else:
+                if queue.unasked and asked.configs and not plain and self._is_unused(queue):
+                    queue = self._settled(log_offset, queue, asked.configs)
+                    settled.append(queue)
+                found = state.partition((queue.queue_id, 0))
+                if found is None:
+                    continue  # there is no queue without its first partition
+                row = found
             target = queue.queue_id, 0
-            row = state.partition(target)
-            if row is None:
-                continue  # there is no queue without its first partition
             look_ms = asked.look_ms if queue.configs == asked.configs else asked.time_ms
             place = LogLocation(location.segment, location.position + position, length)
             header = read_header(body, position)
@@ -253,8 +255,8 @@ class RouteFold:
 
     def _make(
         self, log_offset: int, asked: Ship, name: str, number: int, configs: dict[str, str]
-    ) -> Queue:
-        """Return a target that is not there: of one partition, as nobody says otherwise."""
+    ) -> tuple[Queue, Partition]:
+        """Return a target that is not there, and its one partition, as nobody says otherwise."""
         salt = asked.salt - asked.salt % self._shards + self._shard  # as `home_of` has it
         queue_id = QueueId(_ID.pack((asked.time_ms & _TIME_MASK) << 16 | number, salt))
         queue = Queue(
@@ -262,12 +264,12 @@ class RouteFold:
             created_at=LogOffset(log_offset), changed_at=LogOffset(log_offset),
             configs=configs,
         )  # fmt: skip
-        self._state.add_partitions(queue_id, [0])
+        row = self._state.add_partition((queue_id, 0))
         self._state.put_queue(queue)
         routes = self.definitions.routes_from(name)
         if routes:
             self.tell(queue_id, [0], routes, log_offset)
-        return queue
+        return queue, row
 
     def _void(self, log_offset: int) -> Outcome:
         self._state.void(log_offset)

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from kproxy.routes import passage, reading, stretches
-from kproxy.routes.cutting import Gathered, Parts, parts_of
+from kproxy.routes.cutting import Gathered
 from kproxy.routes.passage import Passage, Step
+from kproxy.routes.shipping import parts_of, shipped
 from kproxy.shard.appends import outcome_of
 from kproxy.virtual.commands.envelope import Envelope
-from kproxy.virtual.commands.routes import Cut, DefineRoute
+from kproxy.virtual.commands.routes import Batches, Cut, DefineRoute
 from kproxy.virtual.folds import routes as route_fold
 from kproxy.virtual.folds.route_definitions import Definitions
 from kproxy.virtual.folds.routes import RouteFold
@@ -56,7 +57,7 @@ def _shipped_before_the_cut_is_logged(patch: pytest.MonkeyPatch) -> None:
 
 def _cut_before_the_last_one_has_landed(patch: pytest.MonkeyPatch) -> None:
     async def ship(self: Passage, cutter: Any, through: int, parts: int) -> bool:
-        for index, part, batches in parts_of(cutter.gathered, parts):
+        for index, part, batches in shipped(cutter.gathered, parts):
             now = self._shared.clock.now_ms()
             one = self._envelope(cutter, through, part, batches, now)
             self._shared.asks.ask(index, one)
@@ -108,14 +109,14 @@ def _targets_by_the_catalogue(patch: pytest.MonkeyPatch) -> None:
 
 
 def _parts_by_position(patch: pytest.MonkeyPatch) -> None:
-    def by_position(cutter: Any, parts: int) -> Parts:
-        shipped: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
-        for index, _, batches in parts_of(cutter.gathered, 1):
+    def by_position(gathered: Gathered, parts: int) -> list[tuple[int, int, Batches]]:
+        found: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
+        for index, _, batches in parts_of(gathered, 1):
             for number, one in enumerate(batches):
-                shipped.setdefault((index, number % parts), []).append(one)
-        return [(*key, batches) for key, batches in sorted(shipped.items())]
+                found.setdefault((index, number % parts), []).append(one)
+        return [(*key, Batches.of(batches)) for key, batches in sorted(found.items())]
 
-    patch.setattr(passage, "made", by_position)
+    patch.setattr(passage, "shipped", by_position)
 
 
 def _parts_are_counted_anew(patch: pytest.MonkeyPatch) -> None:

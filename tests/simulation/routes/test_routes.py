@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from kproxy import native
 from kproxy.routes import cutting, passage, reading
 from tests.simulation import virtual_time
 from tests.simulation.routes.dead_letters import lived
@@ -29,6 +30,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 def run(seed: int, *, shuffled: bool = False) -> RouteWorld:
+    """Run a seed: odd ones with the native lane, where it was built."""
+    native.choose("auto" if seed % 2 else "off")
     return lived(RouteWorld(seed), seed, shuffled=shuffled)
 
 

@@ -12,7 +12,7 @@ from kproxy.virtual.commands.queues import (
     GrowQueue,
     QueueReady,
 )
-from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship, Target
+from kproxy.virtual.commands.routes import Batches, Cut, DefineRoute, ForgetLanded, Ship, Target
 from kproxy.virtual.commands.shards import Claim
 from kproxy.virtual.folds.route_definitions import (
     FILTER,
@@ -42,7 +42,7 @@ def ship(
 ) -> Envelope:  # fmt: skip
     """Return a SHIP; nothing depends on unnamed fields."""
     return Ship.envelope(
-        source, definer, through, part, batches, only=only, salt=salt, time_ms=time_ms,
+        source, definer, through, part, Batches.of(batches), only=only, salt=salt, time_ms=time_ms,
         look_ms=look_ms, configs=configs or {}, after=after,
     )  # fmt: skip
 

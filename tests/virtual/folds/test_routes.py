@@ -18,8 +18,10 @@ from kproxy.virtual.commands.queues import (
     QueueReady,
 )
 from kproxy.virtual.commands.records import Trim
-from kproxy.virtual.commands.routes import Cut, DefineRoute, ForgetLanded, Ship
+from kproxy.virtual.commands.routes import Batches, Cut, DefineRoute, ForgetLanded, Ship
 from kproxy.virtual.commands.shards import Claim
+from kproxy.virtual.fold import Fold
+from kproxy.virtual.folds import route_definitions
 from kproxy.virtual.folds.route_definitions import (
     FILTER,
     FROM,
@@ -35,7 +37,7 @@ from kproxy.virtual.rows import queues as rows
 from kproxy.virtual.rows import routes as route_rows
 from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.rows.routes import DEFINITIONS_MAX, EPOCHS_MAX, ROUTE_PARTS, Epoch, Route
-from kproxy.virtual.types import PartitionKey, QueueId
+from kproxy.virtual.types import PartitionKey, QueueId, ShardId
 from tests.fakes import MemoryShard
 from tests.present import present
 from tests.virtual.commands.route_cases import names_of, ship
@@ -726,8 +728,8 @@ def test_queue_looked_up_before_its_first_record_has_the_settings_of_its_route()
     shard.put(shard.queue(used).queue_id)
     settings = {"retention.ms": "5"}
     made = Ship.envelope(
-        (DEFINER, 0), DEFINER, 1, 0, to(*names), only=False, salt=1, time_ms=1, look_ms=1,
-        configs=settings, plain=plain,
+        (DEFINER, 0), DEFINER, 1, 0, Batches.of(to(*names), plain), only=False, salt=1,
+        time_ms=1, look_ms=1, configs=settings,
     )  # fmt: skip
     outcome = shard.apply(made)
     assert [shard.queue(name).configs for name in names] == [settings, {}, {}, {}]
@@ -749,6 +751,26 @@ def test_a_target_that_others_take_from_has_their_routes() -> None:
     target = shard.queue("d-a").queue_id
     assert shard.found(target, red).cut == 0
     assert present(shard.state.batch_at((target, 0), 0)).routed  # and so is not passed on
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_sources_that_are_too_many_to_remember_are_looked_up(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_definitions, "_SOURCES_MAX", most)
+    shard = Routing()
+    queue_id = shard.entrance("in")
+    definers = [shard.filter(f"red-{n}", f"d-{n}") for n in range(2)]
+    shard.put(queue_id)
+    shard.cut(queue_id, 0, 1)
+    for fold in (shard.fold, Fold(shard.state, ShardId(0), 1)):  # one that was restarted, too
+        told = fold._routes.definitions.routes_from
+        assert [[one.definer for one in told(f"d-{n}")] for n in range(3)] == [
+            *[[one] for one in definers], [],
+        ]  # fmt: skip
+    shard.apply(ship((queue_id, 0), queue_id, 1, to("d-1", "d-2")))
+    assert shard.found(shard.queue("d-1").queue_id, definers[1]).cut == 0
+    assert not present(shard.state.partition((shard.queue("d-2").queue_id, 0))).any_routes
 
 
 @pytest.mark.parametrize("there", [True, False])

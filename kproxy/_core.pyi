@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+
+VERSION: int
+
+class Cut:
+    @property
+    def through(self) -> int | None: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def parts(self) -> int: ...
+    def ships(self, parts: int) -> list[tuple[int, int, int, bytes]] | None: ...
+
+def gather(
+    stored: list[tuple[int, bytes, bytes | None]],
+    template: tuple[bytes, Sequence[tuple[bytes | None, bytes]]],
+    bounds: tuple[int, int, int, bool, bool, tuple[int, int, int, int, int, int, int]],
+    own: bytes,
+    plain: bytes,
+) -> Cut | None: ...
+def header_bytes(count: int, data: bytes) -> list[bytes] | None: ...

@@ -1,0 +1,1 @@
+"""The native lane: it does what Python does, or nothing."""
