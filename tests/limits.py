@@ -234,7 +234,7 @@ FIXED: dict[str, str] = {
         tools.records.waiting._LIMIT
         console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
         console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
-        console.sessions._OF_ONE_MAX
+        console.sessions._OF_ONE_MAX console.app._WAITING_FOR_EACH_MAX
         tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
