@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 _TO, _LOST = "kproxy.route.to", "kproxy.route.unroutable"
-_LEGAL = "^[a-zA-Z0-9._-]{1,249}$"
+_LEGAL = r"^[a-zA-Z0-9._-]{1,249}\z"  # not $, which is before a line's end too
 _WAIT_S = 30
 
 

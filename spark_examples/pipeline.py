@@ -38,6 +38,7 @@ JARS = Path(__file__).resolve().parent.parent / ".tools" / "spark-jars"
 TIMESTAMP = "timestamp"
 """The header that carries a record's time in ms since 1970: Spark's sink cannot set the record's
 own, which is when it was written."""
+_YEARS = -62_135_596_800_000, 253_402_300_799_999  # from 0001 to 9999, in ms
 
 # Java's producer copies its maps at each topic that is new to it: the first 28,000 took one of them
 # ten minutes (measured), 50,000 in thousands with a producer each little more than one.
@@ -231,10 +232,15 @@ def whole(pattern: str) -> str:
 
 
 def event_time() -> Column:
-    """Return a record's time: the header's, else when it was written."""
+    """Return a record's time: the header's, else when it was written.
+
+    A header with a time that is none, or of a year beyond four digits, counts as absent: it would
+    end the job, or make a date that others than Spark cannot read.
+    """
     said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)
     text = F.try_element_at(said, F.lit(1))["value"].cast("string")
-    return F.coalesce(F.timestamp_millis(text.try_cast("long")), F.col("timestamp"))
+    ms = text.try_cast("long")
+    return F.coalesce(F.when(ms.between(*_YEARS), F.timestamp_millis(ms)), F.col("timestamp"))
 
 
 def header(name: str, value: Column) -> Column:

@@ -5,7 +5,7 @@ is interrupted is written again by --from-slice, with the same arguments and arc
 """
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -29,6 +29,7 @@ def chosen(
     second.
     """
     rows = rows.where(F.col("queue").rlike(pipeline.whole(match)))
+    times = tuple(at and at.replace(tzinfo=UTC) for at in times)  # else they are of this machine
     for column, (start, end) in (("event_time", times), ("offset", offsets)):
         if start is not None:
             rows = rows.where(F.col(column) >= F.lit(start))

@@ -245,6 +245,7 @@ FIXED: dict[str, str] = {
         console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
         console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
         tools.records.walks._PAGES_MAX tools.records.waiting._STATES_AT_ONCE
+        console.sessions._OF_ONE_MAX console.app._WAITING_FOR_EACH_MAX
         tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
@@ -270,6 +271,7 @@ FIXED: dict[str, str] = {
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
         console.forms._FIELDS_MAX console.pages._TEXT_MAX console.changes._VALUE_MAX
+        console.changes._PARTITIONS_MAX
         console.sending._FORM_CHARACTERS_MAX
         config.issuers.ISSUERS_MAX config.listeners._LISTENERS_MAX delays.schedules._LINE_MAX
         delays.delivery.UNPACKED_MAX groups.requests.streams_heartbeat._TAGS_MAX

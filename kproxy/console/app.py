@@ -40,6 +40,8 @@ from kproxy.tools.top import Source
 
 _AT_ONCE_OF_ONE, _AT_ONCE = 4, 24
 """The pages that one user, and all, have made at a time."""
+_WAITING_FOR_EACH_MAX = 4
+"""The pages that wait for each of these: more would take all connections from others."""
 _LOGINS_AT_ONCE = 4
 _SWEEP_S = 60.0
 _COOKIE = "kproxy-console"
@@ -237,9 +239,12 @@ class Console:
                 return self._to_login(request)
             connections = session.connections
         around = self._around(session)
+        turns = connections.turns
+        if turns.statistics().tasks_waiting >= _WAITING_FOR_EACH_MAX * turns.total_tokens:
+            return _said(around, 429, "too many pages are being made: try again")
         made = partial(self._or_problem, make, connections, query, around, refused)
         try:
-            async with connections.turns:
+            async with turns:
                 return await run_sync(made, limiter=self._threads)
         except NotLoggedIn:
             self._sessions.end(request.cookies.get(self._cookie, ""))

@@ -9,10 +9,12 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
 
 from kproxy.console.connections import Connections
 
 _SESSIONS_MAX = 200
+_OF_ONE_MAX = 20
 _IDLE_S, _WHOLE_S = 30 * 60.0, 12 * 3600.0
 _FAILURES_MAX, _FAILURES_S = 10, 60.0
 _ADDRESSES_MAX = 1000
@@ -39,8 +41,11 @@ class Sessions:
         self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
 
     def begin(self, user: str, connections: Connections) -> str:
-        """Return the token of a new session. Raises Full."""
+        """Return the token of a new session, for which the user's oldest may end. Raises Full."""
         self.end_old()
+        own = [key for key, one in self._by_hash.items() if one.user == user]
+        if len(own) >= _OF_ONE_MAX:  # one who logs in again and again keeps nobody out
+            self._by_hash.pop(own[0]).connections.close()
         if len(self._by_hash) >= _SESSIONS_MAX:
             raise Full
         token = secrets.token_urlsafe(32)
@@ -87,7 +92,8 @@ def _hash(token: str) -> bytes:
 class Failures:
     """The failed logins of each address in the last minute: so many, and no more are tried.
 
-    An attempt counts from its beginning, so that none is tried beside others.
+    An attempt counts from its beginning, so that none is tried beside others. Addresses of IPv6
+    count by 64 bits: one machine has all that begin with them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,18 +101,30 @@ class Failures:
         self._by_address: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def too_many(self, address: str) -> bool:
-        since, count = self._by_address.get(address, (0.0, 0))
+        since, count = self._by_address.get(_network(address), (0.0, 0))
         return count >= _FAILURES_MAX and self._clock() - since < _FAILURES_S
 
     def forgive(self, address: str) -> None:
         """Take an attempt back: it did not fail."""
+        address = _network(address)
         if found := self._by_address.get(address):
             self._by_address[address] = found[0], found[1] - 1
 
     def add(self, address: str) -> None:
+        address = _network(address)
         since, count = self._by_address.pop(address, (self._clock(), 0))
         if self._clock() - since >= _FAILURES_S:
             since, count = self._clock(), 0
         self._by_address[address] = since, count + 1
         while len(self._by_address) > _ADDRESSES_MAX:
             self._by_address.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
+        return f"{int(found) >> 64:x}/64"
+    return address

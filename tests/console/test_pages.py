@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from http.client import HTTPException
+from select import select
 from unittest.mock import patch
 
 import pytest
@@ -159,6 +160,24 @@ def test_one_browser_too_many_is_turned_away() -> None:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", browser.port), WAIT_S))
         eventually(lambda: _is_turned_away(browser), WAIT_S)  # once both are there
+
+
+def test_pages_that_wait_take_no_connection_from_others() -> None:
+    with ExitStack() as stack:
+        stack.enter_context(patch("kproxy.console.app._AT_ONCE", 1))
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        browser = stack.enter_context(console(silent.getsockname()[:2]))
+        asked = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", browser.port), WAIT_S))
+            for _ in range(10)
+        ]
+        for one in asked:
+            one.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{browser.port}\r\n\r\n".encode())
+        eventually(lambda: len(select(asked, [], [], 0.1)[0]) == 5, WAIT_S)  # 1 is made, 4 wait
+        for one in select(asked, [], [], 0)[0]:
+            assert one.recv(100).startswith(b"HTTP/1.1 429 ")
+        assert browser.get("/static/console.css").status == 200
+        silent.close()  # which ends the page that waits for it
 
 
 def _is_turned_away(browser: Browser) -> bool:

@@ -70,6 +70,16 @@ def test_there_are_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch)
     assert len(known) == 1
 
 
+def test_one_who_logs_in_again_and_again_keeps_nobody_out() -> None:
+    known = Sessions(Clock())
+    other = known.begin("bert", connections())
+    tokens = [known.begin("anna", connections()) for _ in range(200)]
+    assert known.begin("carl", connections())
+    assert known.find(other)
+    assert sum(known.find(token) is not None for token in tokens) == 20
+    assert known.find(tokens[-1])  # the newest stay
+
+
 def test_a_token_says_nothing_and_is_not_kept() -> None:
     known = Sessions(Clock())
     first, second = known.begin("anna", connections()), known.begin("anna", connections())
@@ -97,3 +107,16 @@ def test_an_address_that_guesses_passwords_has_to_wait() -> None:
     for number in range(5000):
         failures.add(f"10.0.{number}")
     assert len(failures._by_address) <= 1000
+
+
+def test_a_machine_that_has_many_addresses_guesses_no_more() -> None:
+    failures = Failures(Clock())
+    for number in range(10):
+        failures.add(f"2001:db8::{number:x}:1")
+    assert failures.too_many("2001:db8::ffff")
+    assert not failures.too_many("2001:db8:0:1::1")
+    for number in range(10):
+        failures.add(f"::ffff:192.0.2.{number}")
+    assert not failures.too_many("::ffff:192.0.2.9")
+    failures.forgive("2001:db8::3")
+    assert not failures.too_many("2001:db8::3")
