@@ -29,8 +29,9 @@ def chosen(
     second.
     """
     rows = rows.where(F.col("queue").rlike(pipeline.whole(match)))
-    times = tuple(at and at.replace(tzinfo=UTC) for at in times)  # else they are of this machine
-    for column, (start, end) in (("event_time", times), ("offset", offsets)):
+    # Without a time zone Spark takes a time for one of this machine.
+    since, until = (at and at.replace(tzinfo=UTC) for at in times)
+    for column, (start, end) in (("event_time", (since, until)), ("offset", offsets)):
         if start is not None:
             rows = rows.where(F.col(column) >= F.lit(start))
         if end is not None:
