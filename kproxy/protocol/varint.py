@@ -44,6 +44,9 @@ def read_varlong(data: bytes | bytearray | memoryview, position: int, end: int) 
     """Return (zigzag-decoded value, next position), as record fields use it. Raise Malformed."""
     if position < end and (first := data[position]) < 0x80:  # most lengths
         return (first >> 1) ^ -(first & 1), position + 1
+    if position + 1 < end and (second := data[position + 1]) < 0x80:
+        value = first & 0x7F | second << 7
+        return (value >> 1) ^ -(value & 1), position + 2
     value, position = _read_base_128(data, position, end, 10)
     return (value >> 1) ^ -(value & 1), position
 

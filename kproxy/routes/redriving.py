@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from kproxy.metadata.redrive_settings import TIMES_MAX_DEFAULT, read_target
 from kproxy.metadata.routing import Filter, internal, read_filter
-from kproxy.protocol.made_batches import Content, body_of, content_of_body, header
-from kproxy.protocol.varint import Malformed, read_varlong
+from kproxy.protocol.made_batches import header
+from kproxy.protocol.varint import Malformed, read_varlong, uvarint
 from kproxy.virtual.folds.redrives import FILTER, TIMES_MAX, TO
 from kproxy.virtual.partitioner import name_fault
 
@@ -20,6 +20,7 @@ MADE_KEY, MADE = b"kproxy.dlq.key", b"made"
 """The letter has a key, and its record had none."""
 _OF_LETTERS = (b"__dlq.errors.", b"kproxy.dlq.", TIMES)
 """The beginnings of names of headers that are the letter's own."""
+_NO_KEY = b"\x01"
 _DIGITS_MAX = 9
 _LONG = 0x81
 """The bits that the varint of a short length, 0 to 63, has not."""
@@ -43,7 +44,7 @@ class Redrive(NamedTuple):
         self, key: bytes | None, body: bytes, headers: Mapping[bytes, bytes | None]
     ) -> tuple[str, bytes, str]:
         """Return (queue, record from its key on, ""), or why it stays. Nothing: it is not meant."""
-        if not self.filter.matches(key, headers):
+        if self.filter.conditions and not self.filter.matches(key, headers):
             return "", b"", ""
         queue = self.to
         if not queue:
@@ -52,15 +53,12 @@ class Redrive(NamedTuple):
                 return "", b"", ""
             if not sound or queue == self.name:
                 return "", b"", "it does not say where it is from"
-        times = _times(headers.get(TIMES))
+        said = headers.get(TIMES)
+        times = _times(said) if said else 0
         if times >= self.times_max:
             return "", b"", f"it was redriven {times} times"
-        content = content_of_body(body)
-        if headers.get(MADE_KEY) == MADE:
-            content = content._replace(key=None)
-        if content.key is None and content.value is None:
-            return "", b"", "it has no copy of its record"
-        return queue, body_of(without_own(content), (_counted(times + 1),)), ""
+        made = as_it_was(body, headers.get(MADE_KEY) == MADE, _counted(times + 1))
+        return (queue, made, "") if made else ("", b"", "it has no copy of its record")
 
 
 @lru_cache(maxsize=1000)
@@ -75,30 +73,52 @@ def _counted(times: int) -> bytes:
     return header(TIMES.decode(), str(times))
 
 
-def _times(said: bytes | None) -> int:
-    if said and len(said) <= _DIGITS_MAX and said.isdigit():
-        return int(said)
-    return 0
+def _times(said: bytes) -> int:
+    return int(said) if len(said) <= _DIGITS_MAX and said.isdigit() else 0
 
 
-def without_own(content: Content) -> Content:
-    """Return a record without the headers that are the letter's own. Raise Malformed."""
-    data, at, kept = content.header_bytes, 0, list[bytes]()
-    end = len(data)
-    for _ in range(content.headers):
+def as_it_was(body: bytes, keyless: bool, counted: bytes) -> bytes:
+    """Return the record of a letter, from its key on; empty: the letter has no copy of it.
+
+    `keyless`: the letter has a key, and the record had none. `counted`: the header in the place of
+    those that are the letter's own. Raise Malformed.
+    """
+    end = len(body)
+    first = body[0] if end else _LONG
+    size, at = (first >> 1, 1) if not first & _LONG else read_varlong(body, 0, end)
+    value_at = at + size if size > 0 else at
+    length, at = read_varlong(body, value_at, end)
+    if length < 0 and (size < 0 or keyless):
+        return b""
+    headers_at = at + length if length > 0 else at
+    first = body[headers_at] if headers_at < end else _LONG
+    count, at = (
+        (first >> 1, headers_at + 1) if not first & _LONG else read_varlong(body, headers_at, end)
+    )
+    if count < 0:
+        raise Malformed("a record has fewer headers than none")
+    parts, kept, kept_from = list[bytes](), 1, at
+    for _ in range(count):
         begin = at
-        first = data[at] if at < end else _LONG
-        size, name = (first >> 1, at + 1) if not first & _LONG else read_varlong(data, at, end)
+        first = body[at] if at < end else _LONG
+        size, name = (first >> 1, at + 1) if not first & _LONG else read_varlong(body, at, end)
         at = name + size
-        first = data[at] if at < end else _LONG
-        length, at = (first >> 1, at + 1) if not first & _LONG else read_varlong(data, at, end)
+        first = body[at] if at < end else _LONG
+        length, at = (first >> 1, at + 1) if not first & _LONG else read_varlong(body, at, end)
         if length > 0:
             at += length
         if size < 0 or at > end:
             raise Malformed("a header is longer than it says")
-        if not data.startswith(_OF_LETTERS, name, name + size):
-            kept.append(data[begin:at])
-    return content._replace(headers=len(kept), header_bytes=b"".join(kept))
+        if not body.startswith(_OF_LETTERS, name, name + size):
+            kept += 1
+            continue
+        if begin > kept_from:
+            parts.append(body[kept_from:begin])
+        kept_from = at
+    if at > kept_from:
+        parts.append(body[kept_from:at])
+    front = _NO_KEY + body[value_at:headers_at] if keyless else body[:headers_at]
+    return b"".join((front, uvarint(2 * kept), *parts, counted))
 
 
 def read_redrive(name: str, values: Mapping[str, str]) -> Redrive:

@@ -8,7 +8,7 @@ from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, head
 from kproxy.protocol.varint import Malformed
 from kproxy.routes import redrive_pace
 from kproxy.routes.redrive_pace import ANY_NUMBER, RedrivePace
-from kproxy.routes.redriving import without_own
+from kproxy.routes.redriving import as_it_was
 from kproxy.security.acls import Binding, Effect, Op, Pattern, Resource
 from kproxy.virtual.commands.envelope import Envelope, Kind
 from kproxy.virtual.rows.queues import Queue
@@ -22,6 +22,7 @@ from tests.wire import TODAY_MS
 pytestmark = pytest.mark.anyio
 TO, JOB, RATE = "kproxy.redrive.to", "kproxy.redrive.job", "kproxy.redrive.rate"
 PAUSED = "kproxy.redrive.paused"
+COUNTED = header("kproxy.redriven", "1")
 ORIGIN = ("__dlq.errors.topic", "jobs")
 
 
@@ -221,10 +222,15 @@ def test_headers_of_a_letter_are_taken_away_whatever_their_length() -> None:
     for length in (0, 1, 63, 64, 9000):
         given = [header(name, "v" * length) for name in names]
         kept = [header(name, "v" * length) for name in ("a", "n" * 300, "")]
-        content = Content(b"k", b"v", len(given), b"".join(given))
-        assert without_own(content) == Content(b"k", b"v", 3, b"".join(kept))
-        for end in range(0, len(content.header_bytes), 7):
+        for key, value in ((b"k", b"v" * 70), (None, b"v"), (b"k", None), (b"k" * 9000, b"")):
+            body = body_of(Content(key, value), given)
+            assert as_it_was(body, False, COUNTED) == body_of(Content(key, value), [*kept, COUNTED])
+            keyless = body_of(Content(None, value), [*kept, COUNTED])
+            assert as_it_was(body, True, COUNTED) == (b"" if value is None else keyless)
+        for end in range(0, len(body), 7):
             with pytest.raises(Malformed):
-                without_own(content._replace(header_bytes=content.header_bytes[:end]))
+                as_it_was(body[:end], False, COUNTED)
     none = b"\x02a\x01"  # without a value
-    assert without_own(Content(None, b"v", 1, none)) == Content(None, b"v", 1, none)
+    whole = body_of(Content(None, b"v"), [none])
+    assert as_it_was(whole, False, COUNTED) == body_of(Content(None, b"v"), [none, COUNTED])
+    assert as_it_was(body_of(Content(None, None), [none]), False, COUNTED) == b""
