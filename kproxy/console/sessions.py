@@ -13,6 +13,8 @@ from collections.abc import Callable
 from kproxy.console.connections import Connections
 
 _SESSIONS_MAX = 200
+_OF_USER_MAX = 20
+"""The sessions of one user: so it keeps no other out."""
 _IDLE_S, _WHOLE_S = 30 * 60.0, 12 * 3600.0
 _FAILURES_MAX, _FAILURES_S = 10, 60.0
 _ADDRESSES_MAX = 1000
@@ -41,6 +43,9 @@ class Sessions:
     def begin(self, user: str, connections: Connections) -> str:
         """Return the token of a new session. Raises Full."""
         self.end_old()
+        own = [key for key, one in self._by_hash.items() if one.user == user]
+        for key in own[: max(0, len(own) - _OF_USER_MAX + 1)]:  # those not used for longest
+            self._by_hash.pop(key).connections.close()
         if len(self._by_hash) >= _SESSIONS_MAX:
             raise Full
         token = secrets.token_urlsafe(32)
