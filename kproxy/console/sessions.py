@@ -44,7 +44,7 @@ class Sessions:
         """Return the token of a new session. Raises Full."""
         self.end_old()
         own = [key for key, one in self._by_hash.items() if one.user == user]
-        for key in own[: max(0, len(own) - _OF_USER_MAX + 1)]:  # those not used for longest
+        for key in own[: max(0, len(own) - _OF_USER_MAX + 1)]:  # the idlest
             self._by_hash.pop(key).connections.close()
         if len(self._by_hash) >= _SESSIONS_MAX:
             raise Full

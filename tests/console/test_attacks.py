@@ -1,4 +1,4 @@
-"""What an attacker sends to the console, and to the kproxy that it shows."""
+"""Attacks on the console, and on it by way of the kproxy that it shows."""
 
 import socket
 from collections.abc import Iterator
