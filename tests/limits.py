@@ -243,9 +243,10 @@ FIXED: dict[str, str] = {
         delays.listing._BATCHES_MAX delays.listing._RECORDS_MAX
         tools.records.waiting._LIMIT
         console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
-        console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
+        console.sessions._ADDRESSES_MAX
+        console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
         tools.records.walks._PAGES_MAX tools.records.waiting._STATES_AT_ONCE
-        console.sessions._OF_ONE_MAX console.app._WAITING_FOR_EACH_MAX
+        console.sessions._OF_USER_MAX console.app._WAITING_FOR_EACH_MAX
         tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
@@ -266,7 +267,7 @@ FIXED: dict[str, str] = {
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
         tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
         console.cluster._SHOWN_MAX console.groups._SHOWN_MAX
-        tools.records.letters._PARTITIONS_MAX tools.records.letters._TEXT_MAX
+        tools.records.letters._PARTITIONS_MAX
         console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """

@@ -21,6 +21,7 @@ from kproxy.tools.records.redrives import (
 
 _SAMPLES = (2_000, 100_000)
 """The letters that are counted, and those that are where more are asked for."""
+_KINDS = [*zip(("cause", "group", "origin"), ("Cause", "Group", "From queue"), KINDS, strict=True)]
 _VALUE_BYTES, _KEY_BYTES = 200, 80
 _CHANGES = {"pause": "paused", "resume": "resumed", "stop": "stopped"}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -56,20 +57,17 @@ def letters_page(asked: Asked) -> Page:
     """Show the newest letters of a queue, what they died of, and its redrive."""
     query, client = asked.query, asked.client
     queue, many = query.text("queue"), bool(query.text("more"))
-    only = {name: query.text(name) for name in ("cause", "group", "origin") if query.text(name)}
+    only = {name: query.text(name) for name, _, _ in _KINDS if query.text(name)}
     if only and not asked.contents:
         raise BadQuery(_HIDDEN)
-    found = sample(client, queue, _SAMPLES[many])
-    lines = [one for one in found.letters
-             if all(getattr(one, name) == value for name, value in only.items())]  # fmt: skip
+    wanted = {header: only[name] for name, _, header in _KINDS if name in only}
+    found = sample(client, queue, _SAMPLES[many], LINES, wanted)
     values = {
-        "queue": {"name": queue}, "contents": asked.contents, "total": found.total,
-        "counted": len(found.letters), "left_out": found.left_out, "only": only,
+        "queue": {"name": queue}, "contents": asked.contents, "only": only, "sample": found,
         "counts": _counts(queue, found.counts) if asked.contents else [],
-        "back": sum(1 for one in found.letters if one.redriven) if asked.contents else 0,
-        "lines": [_line(one, asked.contents) for one in lines[:LINES]], "matching": len(lines),
+        "lines": [_line(one, asked.contents) for one in found.letters],
         "more": link(f"/dead/{queue}", more="1", **only)
-        if not many and len(found.letters) < found.total else None,
+        if not many and found.counted < found.total else None,
         **_form(query, client, queue),
     }  # fmt: skip
     return Page("letters.html", values)
@@ -89,9 +87,7 @@ def _counts(
     them.
     """
     lines = []
-    for title, name, header in zip(
-        ("Cause", "Group", "From queue"), ("cause", "group", "origin"), KINDS, strict=True
-    ):
+    for name, title, header in _KINDS:
         lines.append((title, [
             (value, number, link(f"/dead/{queue}", **{name: value}),
              link(f"/dead/{queue}", match=_condition(header, value)) + "#redrive")

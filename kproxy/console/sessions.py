@@ -14,7 +14,8 @@ from ipaddress import IPv6Address, ip_address
 from kproxy.console.connections import Connections
 
 _SESSIONS_MAX = 200
-_OF_ONE_MAX = 20
+_OF_USER_MAX = 20
+"""The sessions of one user: so it keeps no other out."""
 _IDLE_S, _WHOLE_S = 30 * 60.0, 12 * 3600.0
 _FAILURES_MAX, _FAILURES_S = 10, 60.0
 _ADDRESSES_MAX = 1000
@@ -44,8 +45,8 @@ class Sessions:
         """Return the token of a new session, for which the user's oldest may end. Raises Full."""
         self.end_old()
         own = [key for key, one in self._by_hash.items() if one.user == user]
-        if len(own) >= _OF_ONE_MAX:  # one who logs in again and again keeps nobody out
-            self._by_hash.pop(own[0]).connections.close()
+        for key in own[: max(0, len(own) - _OF_USER_MAX + 1)]:  # the idlest
+            self._by_hash.pop(key).connections.close()
         if len(self._by_hash) >= _SESSIONS_MAX:
             raise Full
         token = secrets.token_urlsafe(32)

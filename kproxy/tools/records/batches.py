@@ -70,14 +70,15 @@ class Looked:
 def look(
     client: Client, part: tuple[str, int], leader: int, offset: int, count: int, *,
     wanted: Wanted | None = None, names: frozenset[bytes] = frozenset(),
-    budget: Budget | None = None,
+    budget: Budget | None = None, last: bool = False,
 ) -> Looked:  # fmt: skip
     """Return at most so many records from an offset on. Raises Refused.
 
-    `wanted`: only these; `names`: the headers that it looks at.
+    `wanted`: only these; `names`: the headers that it looks at. `last`: all are looked at, and the
+    last ones kept.
     """
     found, budget = Looked(offset), budget or Budget()
-    while len(found.records) < count and budget.is_left:
+    while (last or len(found.records) < count) and budget.is_left:
         answer = _fetched(client, part, leader, found.next_offset)
         if answer.error_code == Code.OFFSET_OUT_OF_RANGE:
             found.start, found.end = _bounds(client, part, leader)
@@ -90,7 +91,7 @@ def look(
         data = bytes(answer.records or b"")
         before = found.next_offset
         budget.spend(len(data))
-        _add(found, part, data, _aborted(answer), count, wanted, names)
+        _add(found, part, data, _aborted(answer), count, wanted, names, last=last)
         if found.next_offset == before or found.next_offset >= found.end:
             break
     return found
@@ -159,13 +160,13 @@ def _batches(data: bytes) -> Iterator[tuple[BatchHeader, bytes]]:
 
 def _add(
     found: Looked, part: tuple[str, int], data: bytes, aborted: _Aborted, count: int,
-    wanted: Wanted | None, names: frozenset[bytes],
+    wanted: Wanted | None, names: frozenset[bytes], *, last: bool,
 ) -> None:  # fmt: skip
     """Add the records of batches, until there are enough."""
     for header, batch in _batches(data):
-        last = header.base_offset + header.last_offset_delta
+        after = header.base_offset + header.last_offset_delta + 1
         left_out = aborted.has(header) or header.is_control
-        if last < found.next_offset:
+        if after <= found.next_offset:
             continue
         if not left_out:
             for body in _read(found, header, batch, names):
@@ -174,10 +175,12 @@ def _add(
                     continue
                 found.records.append(_record(body, part, offset))
                 found.bodies.append(body[3])
-                if len(found.records) >= count:
+                if last:
+                    del found.records[:-count], found.bodies[:-count]
+                elif len(found.records) >= count:
                     found.next_offset = offset + 1
                     return
-        found.next_offset = last + 1
+        found.next_offset = after
 
 
 def _read(found: Looked, header: BatchHeader, batch: bytes, names: frozenset[bytes]) -> list[Body]:

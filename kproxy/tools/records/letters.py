@@ -1,7 +1,9 @@
 """Dead letters: the queues that hold them, why they are there, and which a redrive would take."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kproxy.protocol.records import Body
@@ -19,11 +21,13 @@ ENABLE, PREFIX = "errors.deadletterqueue.group.enable", "dlq."
 """The setting of a queue that takes dead letters, and the beginning of its name by default."""
 _PARTITIONS_MAX = 16
 _SHOWN_MAX, _TOP = 20, 10
-_TEXT_MAX = 200
+_TEXT_MAX, _VALUES_MAX = 200, 1000
 _CAUSE, _GROUP, _TIMES = "kproxy.dlq.cause", "__dlq.errors.group", TIMES.decode()
 _TOPIC = ORIGIN.decode()
 KINDS = (_CAUSE, _GROUP, _TOPIC)
 """The headers by whose values letters are counted."""
+_NAMES = frozenset(name.encode() for name in KINDS) | {TIMES}
+_ALL: Mapping[str, str] = MappingProxyType({})
 _ENDLESS = 1 << 62
 
 
@@ -50,9 +54,14 @@ class Letter(NamedTuple):
 
 @dataclass(slots=True)
 class Sample:
-    """The newest letters of a queue. `total`: how many it has."""
+    """The newest letters of a queue. `total`: how many it has; `counted`: how many were counted,
+    `redriven` how many of them had been redriven; `matching`: how many are as asked for.
+    """
 
     total: int
+    counted: int = 0
+    redriven: int = 0
+    matching: int = 0
     letters: list[Letter] = field(default_factory=list)
     counts: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """The most frequent values of each of `KINDS`."""
@@ -101,28 +110,54 @@ def _leaders(client: Client, queue: str) -> dict[Part, int]:
     return {(queue, p.partition_index): p.leader_id for p in parts if p.leader_id >= 0}
 
 
-def sample(client: Client, queue: str, most: int) -> Sample:
-    """Return the newest letters of a queue, about so many, the newest first. Raises Refused."""
+def sample(
+    client: Client, queue: str, most: int, shown: int, only: Mapping[str, str] = _ALL
+) -> Sample:
+    """Count the newest letters of a queue, about so many, and return so many of them that have
+    these values of `KINDS`, the newest first. Raises Refused.
+    """
     leaders = _leaders(client, queue)
     found = Sample(sum(_counts(client, leaders).values()))
     some = dict(list(leaders.items())[:_PARTITIONS_MAX])
     each, budget = -(-most // max(1, len(some))), Budget()
+    counts: dict[str, Counter[str]] = {name: Counter() for name in KINDS}
+
+    def wanted(body: Body) -> bool:
+        found.counted += 1
+        found.redriven += TIMES in body[4]
+        values = {name: _said(body[4].get(name.encode())) for name in KINDS}
+        for name, value in values.items():
+            _count(counts[name], value)
+        matches = all(values[name] == value for name, value in only.items())
+        found.matching += matches
+        return matches
+
     for part, span in spans(client, some, Place("last", each), None).items():
-        looked = look(client, part, leaders[part], span.first, each, budget=budget)
+        looked = look(client, part, leaders[part], span.first, shown, wanted=wanted,
+                      names=_NAMES, budget=budget, last=True)  # fmt: skip
         found.letters += map(_letter, looked.records)
         found.left_out += looked.left_out
     found.letters.sort(key=lambda one: (-one.record.timestamp, -one.record.offset))
-    values = [(letter.cause, letter.group, letter.origin) for letter in found.letters]
-    for place, name in enumerate(KINDS):
-        found.counts[name] = Counter(one[place] for one in values).most_common(_TOP)
+    del found.letters[shown:]
+    found.counts = {name: counter.most_common(_TOP) for name, counter in counts.items()}
     return found
+
+
+def _count(counter: Counter[str], value: str) -> None:
+    """Count a value that anybody may have written: of so many different ones, and no more."""
+    if value in counter or len(counter) < _VALUES_MAX:
+        counter[value] += 1
+
+
+def _said(value: bytes | None) -> str:
+    return (value or b"")[:_TEXT_MAX].decode(errors="backslashreplace")
 
 
 def _letter(record: Record) -> Letter:
     headers = dict(record.headers)
 
     def said(name: str) -> str:
-        return (headers.get(name) or b"")[:_TEXT_MAX].decode(errors="backslashreplace")
+        return _said(headers.get(name))
 
     of = "__dlq.errors."
     return Letter(
@@ -152,12 +187,11 @@ def preview(client: Client, queue: str, target: str, given: dict[str, str | None
         except Malformed:
             name, why = "", "it is damaged"
         if why:
-            found.stays[why] += 1
+            _count(found.stays, why)
         if not name:
             return False
         found.goes += 1
-        if name in found.targets or len(found.targets) < _SHOWN_MAX:
-            found.targets[name] += 1
+        _count(found.targets, name)
         return found.goes <= _SHOWN_MAX
 
     for part, span in spans(client, leaders, Place("start"), None).items():
