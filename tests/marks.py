@@ -66,6 +66,8 @@ LONG = (
     r"kafka/at_versions/test_newest_versions_like_kafka.py.*\[kafka",
     # Mistakes that only some of the seeds show.
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
+    # Frameworks of others, and a wheel: each fetches libraries of its own.
+    r"(works_with|packaging)/",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )
@@ -88,7 +90,8 @@ OUTSIDE = (
     "network/test_workloads.py",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "protocol/test_newer.py::test_fields",
-    "security/test_certificates.py", "spark/", "tools/test_security_page.py",
+    "security/test_certificates.py", "spark/", "tools/test_security_page.py", "works_with/",
+    "packaging/",
 )  # fmt: skip
 """Folders, files and tests that count as `outside`; so does each test that has a Kafka."""
 DEAR = (
