@@ -13,7 +13,7 @@ STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run pictures axe-core test test-shuffled coverage test-long record prove soak check format clean kafka-libs kafka44-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run pictures axe-core test test-shuffled coverage test-long record prove soak check format dist clean kafka-libs kafka44-libs works-with spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 # The console is beside it, at CONSOLE, and ends with it.
@@ -46,7 +46,7 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 	grep TOTAL build/coverage.txt
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
-prove: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients axe-core
+prove: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars old-clients axe-core
 	$(BIN)/python -m tests.running.prove
 
 # Fresh seeds of all simulations, on two processes; conditions that none reaches show.
@@ -54,7 +54,7 @@ MINUTES ?= 60
 soak: $(VENV)/.dev
 	$(STEADY) $(BIN)/python -m tests.running.soak --minutes $(MINUTES)
 
-test-long: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients axe-core
+test-long: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars old-clients axe-core
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
 
@@ -98,6 +98,8 @@ spark: $(VENV)/.run spark-jars
 
 kafka-libs: .tools/kafka-libs/.done
 kafka44-libs: .tools/kafka44-libs/.done
+# Java libraries of docs/works-with.md.
+works-with: .tools/spring-libs/.done .tools/flink-libs/.done .tools/debezium-libs/.done
 spark-jars: .tools/spark-jars/.done
 old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # What judges the console's pages in tests (MPL-2.0); no page has it.
@@ -138,6 +140,17 @@ $(VENV)/.check: $(VENV)/.run
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,console,spark,outbox]'
 	touch $(VENV)/.run $(VENV)/.check $@
+
+# A wheel, the same bytes for the same commit, and what an environment holds that it alone is installed in (CycloneDX).
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(VENV)/.made
+	rm -rf build/dist && mkdir -p build/dist
+	git archive HEAD | tar -x -C build/dist --one-top-level=source
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w build/dist build/dist/source
+	$(PYTHON) -m venv build/dist/environment
+	build/dist/environment/bin/pip install -q --disable-pip-version-check -c constraints.txt "$$(ls build/dist/*.whl)[console]"
+	build/dist/environment/bin/python -I tools/sbom.py >build/dist/kproxy.cdx.json
+	rm -rf build/dist/source build/dist/environment
 
 clean:
 	rm -rf $(VENV) .tools build *.egg-info

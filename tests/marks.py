@@ -75,6 +75,8 @@ LONG = (
     # A job is done by the same requests, embedded and on Kafka.
     r"faults/redrives/test_bulk_jobs.py.*\[embedded",
     r"clients/topics/test_bulk.py.*\[embedded",
+    # Frameworks of others, and a wheel: each fetches libraries of its own.
+    r"(works_with|packaging)/",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )
@@ -99,7 +101,8 @@ OUTSIDE = (
     "network/test_workloads.py",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
     "project/test_readme.py", "protocol/test_newer.py::test_fields",
-    "security/test_certificates.py", "spark/", "tools/test_security_page.py",
+    "security/test_certificates.py", "spark/", "tools/test_security_page.py", "works_with/",
+    "packaging/",
 )  # fmt: skip
 """Folders, files and tests that count as `outside`; so does each test that has a Kafka."""
 DEAR = (

@@ -23,10 +23,12 @@ _databases = itertools.count()
 class Postgres:
     """`env` is what its clients need in the environment."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port: int = 0, *options: str) -> None:
+        """Take `port`, where it is to be reached by TCP, too, and its settings as NAME=VALUE."""
+        self._port = port or _PORT
         self._bin = _binaries()
         self._directory = directory
-        self.env = {"PGHOST": str(directory), "PGPORT": str(_PORT), "PGUSER": USER}
+        self.env = {"PGHOST": str(directory), "PGPORT": str(self._port), "PGUSER": USER}
         # PostgreSQL refuses to run as root; Debian's package makes this user.
         self._owner: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -37,8 +39,10 @@ class Postgres:
                   "--encoding=UTF8")  # fmt: skip
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", directory / "data", "-p", str(_PORT), "-F",
-                 "-c", "listen_addresses=", "-c", f"unix_socket_directories={directory}"],
+                [self._bin / "postgres", "-D", directory / "data", "-p", str(self._port),
+                 "-F", "-c", f"listen_addresses={'127.0.0.1' if port else ''}",
+                 "-c", f"unix_socket_directories={directory}",
+                 *(word for one in options for word in ("-c", one))],
                 cwd=directory, stderr=log, **self._owner,
             )  # fmt: skip
         eventually(self._answers, 30)
@@ -61,7 +65,7 @@ class Postgres:
         return psycopg.connect(self.dsn(database), **options)
 
     def dsn(self, database: str) -> str:
-        return f"host={self._directory} port={_PORT} user={USER} dbname={database}"
+        return f"host={self._directory} port={self._port} user={USER} dbname={database}"
 
     def create(self, *scripts: str) -> str:
         """Make a new database in which the scripts have run; return its name."""
@@ -88,10 +92,10 @@ def _binaries() -> Path:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(port: int = 0, *options: str) -> Iterator[Postgres]:
     """Serve for the length of a block. pytest's own directories are closed to other users."""
     with tempfile.TemporaryDirectory(prefix="kproxy-postgres-") as directory:
-        running = Postgres(Path(directory))
+        running = Postgres(Path(directory), port, *options)
         try:
             yield running
         finally:

@@ -1,0 +1,1 @@
+"""A wheel of kproxy, as others install it."""

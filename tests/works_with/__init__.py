@@ -1,0 +1,1 @@
+"""Frameworks that people run beside kproxy, by small programs, with rows in docs/works-with.md."""
