@@ -247,7 +247,7 @@ class SharePoll:
             lanes = share.use_lanes(settings, self._shares.lane_memory)
             readable: Readable | None = None
             if lanes is not None:
-                found = share.look_by_lane(lanes, self._goals)
+                found = share.look_by_lane(lanes, self._goals, settings.record_locks_max)
             else:
                 readable = share.readable(
                     settings.read_committed, settings.record_locks_max, seen.records_left,

@@ -29,6 +29,7 @@ from kproxy.virtual.rows.shares import SHARE_PARTITIONS, freed_key
 from kproxy.virtual.rows.shares import SharePartition as Row
 from kproxy.virtual.types import PartitionKey
 
+_ANY = 1 << 62
 _LOOKED_AT_MAX = 500  # batches in one look: some milliseconds
 _TIMED_MAX = 50  # batches that are read at once for when their records expire
 _COMMITTED_MAX = 4000  # offsets in one, of which it is found what was aborted
@@ -277,8 +278,12 @@ class SharePartition:
             self.window.leave_lanes()
             self._look_end = -1
 
-    def look_by_lane(self, lanes: ShareLanes, goals: "dict[SharePartition, int]") -> bool:
+    def look_by_lane(
+        self, lanes: ShareLanes, goals: "dict[SharePartition, int]", held_max: int = _ANY
+    ) -> bool:
         """Return whether there may be records whose turn it is, or holes to be archived.
+
+        None may while members hold `held_max`.
 
         `goals`: up to which offset who asks wants to have looked; what comes later can wait. Raise
         Searching: there is more to be looked at; KafkaError: the next batch is damaged.
@@ -294,7 +299,7 @@ class SharePartition:
         goal = min(goals.setdefault(self, end), end)
         ready = index.is_ready or bool(self.window.holes)
         if index.end >= goal and lanes.is_sure and (ready or index.end >= end):
-            return ready
+            return bool(self.window.holes) or (ready and self.window.held < held_max)
         if index.end >= end and not lanes.is_sure_now():
             return False  # some of what is held lies behind all that may be read
         if lanes.is_damaged(end):

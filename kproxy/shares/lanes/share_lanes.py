@@ -38,8 +38,8 @@ _log = structlog.get_logger()
 
 _BATCHES_MAX = 500  # in a slice
 _RECORDS_MAX = 20_000  # in a slice: some 50 ms of a thread
-_AT_ONCE = 200  # records that are looked at without a thread
-_AT_ONCE_BYTES = 64 << 10
+_AT_ONCE = 2000  # records that are looked at without a thread: some milliseconds at most
+_AT_ONCE_BYTES = 512 << 10
 _HELD_AT_ONCE = 1000  # rows of held lanes
 _OPENED = 8  # the part of the memory that such batches have
 
@@ -280,10 +280,14 @@ class ShareLanes:
             self._count()
 
     def scan_at_once(self, end: int) -> bool:
-        """Look at few records that are in memory; return whether that is done."""
-        if self._scanned is not None or end - self.index.end > _AT_ONCE:
+        """Look at some records that are in memory; return whether any were looked at.
+
+        A thread for them would cost more than it spares: they are parsed under the interpreter's
+        lock.
+        """
+        if self._scanned is not None:
             return False
-        stretches = self._stretches(end)
+        stretches = self._stretches(min(end, self.index.end + _AT_ONCE))
         if sum(batch[3] for _, _, batch in stretches if batch is not None) > _AT_ONCE_BYTES:
             return False
         try:

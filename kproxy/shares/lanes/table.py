@@ -14,6 +14,7 @@ NONE = 0xFFFFFFFF
 _PARTS = 256  # the slots are in so many: one grows at a time, in about a millisecond
 _PART_MASK, _PART_BITS = _PARTS - 1, 8
 _SLOTS_MIN = 8
+_SMALL = 64  # slots of a part that becomes twice as large, and not a quarter larger
 _FULL, _FULL_OF = 3, 4  # a part is full when so much of it is used
 _ROOMY, _ROOMY_OF = 5, 8  # a part has room when no more is
 _WORD = (1 << 64) - 1
@@ -100,7 +101,7 @@ class LaneTable:
                 kept.append(number)
         count = max(_SLOTS_MIN, len(self._slots[part]))
         while (len(kept) + 1) * _ROOMY_OF > count * _ROOMY:
-            count += count >> 2
+            count += count >> 2 if count > _SMALL else count
         slots = self._slots[part] = array("I", [NONE]) * count
         self._used[part] = len(kept)
         for number in kept:
