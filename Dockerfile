@@ -28,7 +28,7 @@ CMD ["serve", "--listen", "0.0.0.0:9092", "--advertise", "localhost:9092", "--da
 FROM base AS jars
 RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends make maven openjdk-17-jdk-headless
-COPY Makefile ./
+COPY Makefile constraints.txt ./
 COPY tools tools
 RUN make spark-jars
 
@@ -39,7 +39,7 @@ RUN apt-get update -qq \
 COPY pyproject.toml constraints.txt README.md LICENSE pyspark_kproxy.py ./
 COPY kproxy kproxy
 RUN pip install -q --no-cache-dir -c constraints.txt '.[spark]'
-COPY --from=jars /app/.tools/spark-jars .tools/spark-jars
+COPY --from=jars /app/.tools .tools
 COPY spark_examples spark_examples
 RUN chown kproxy /app
 USER kproxy

@@ -1,6 +1,9 @@
-# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make pictures · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make pictures · make bench · make bench-quick · make spark
 PYTHON ?= python3
-VENV := .venv
+# The Spark to work with; one that is not the pinned one has a virtual environment of its own.
+PINNED := $(shell sed -n s/^pyspark==//p constraints.txt)
+SPARK ?= $(PINNED)
+VENV := .venv$(if $(filter-out $(PINNED),$(SPARK)),-spark-$(SPARK))
 BIN := $(VENV)/bin
 MVN := mvn -q -B
 GOAL := copy-dependencies
@@ -13,7 +16,7 @@ STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run pictures axe-core test test-shuffled coverage test-long record prove soak check format dist clean kafka-libs kafka44-libs works-with spark-jars old-clients spark bench bench-quick
+.PHONY: run pictures axe-core test test-shuffled coverage test-long record prove soak check format dist clean kafka-libs kafka44-libs works-with spark-jars spark-known spark-versions old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 # The console is beside it, at CONSOLE, and ends with it.
@@ -46,7 +49,7 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 	grep TOTAL build/coverage.txt
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
-prove: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars old-clients axe-core
+prove: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars spark-versions old-clients axe-core
 	$(BIN)/python -m tests.running.prove
 
 # Fresh seeds of all simulations, on two processes; conditions that none reaches show.
@@ -54,7 +57,7 @@ MINUTES ?= 60
 soak: $(VENV)/.dev
 	$(STEADY) $(BIN)/python -m tests.running.soak --minutes $(MINUTES)
 
-test-long: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars old-clients axe-core
+test-long: $(VENV)/.dev kafka-libs kafka44-libs works-with spark-jars spark-versions old-clients axe-core
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
 
@@ -92,15 +95,21 @@ format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What spark_examples need.
+# What spark_examples need: for another Spark, make spark SPARK=3.5.1
 spark: $(VENV)/.run spark-jars
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[console,spark]"
+	grep -v -E '^(pyspark|py4j)==' constraints.txt >$(VENV)/constraints.txt
+	$(BIN)/pip install -q --disable-pip-version-check -c $(VENV)/constraints.txt pyspark==$(SPARK) -e ".[console,spark]"
+
+# All that have jars to be had, for tests/spark/test_versions.py.
+SPARKS := $(shell sed -n 's/.*<id>\(.*\)<.id>.*/\1/p' tools/spark/pom.xml)
+spark-versions:
+	$(foreach version,$(filter-out $(PINNED),$(SPARKS)),$(MAKE) spark SPARK=$(version) &&) true
 
 kafka-libs: .tools/kafka-libs/.done
 kafka44-libs: .tools/kafka44-libs/.done
 # Java libraries of docs/works-with.md.
 works-with: .tools/spring-libs/.done .tools/flink-libs/.done .tools/debezium-libs/.done
-spark-jars: .tools/spark-jars/.done
+spark-jars: .tools/spark-jars-$(SPARK)/.done
 old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # What judges the console's pages in tests (MPL-2.0); no page has it.
 axe-core: .tools/axe-core/.done
@@ -113,7 +122,10 @@ axe-core: .tools/axe-core/.done
 # Releases of one artifact exclude each other as dependencies.
 .tools/client-jars/.done: GOAL := copy
 
-.tools/spark-jars/.done: tools/spark/pom.xml
+.tools/spark-jars-$(SPARK)/.done: MVN += -P$(SPARK) -DincludeScope=compile
+.tools/spark-jars-$(SPARK)/.done: tools/spark/pom.xml | spark-known
+spark-known:
+	@$(if $(filter $(SPARK),$(SPARKS)),,echo "no jars are known for Spark $(SPARK): SPARK is one of $(SPARKS)"; exit 1)
 .tools/%/.done: tools/
 	mkdir -p .tools/$*
 	$(MVN) -f tools/$(firstword $(subst -, ,$*))/pom.xml dependency:$(GOAL) -DoutputDirectory=$(CURDIR)/.tools/$*

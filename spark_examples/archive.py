@@ -54,7 +54,7 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
     """Keep queues whose names match, or those of an entrance, in a table in DIRECTORY."""
     options: dict[str, str] = given["options"]
-    spark = pipeline.session("archive", given, table.SETTINGS)
+    spark = pipeline.session("archive", given, {} if given["parquet"] else table.SETTINGS)
     kept = table.Table(spark, directory)
     asked = {"subscribePattern": pipeline.whole(pattern)}
     if given["entrance"]:

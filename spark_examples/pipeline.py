@@ -24,17 +24,14 @@ from typing import Any, NoReturn
 import click
 import secured
 from py4j.protocol import Py4JError
+from pyspark import __version__ as SPARK
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
 CONNECTOR, DELTA = "spark-sql-kafka-0-10", "delta-spark"
-_COORDINATES = {
-    CONNECTOR: f"org.apache.spark:{CONNECTOR}_2.13:4.0.0",
-    DELTA: f"io.delta:{DELTA}_2.13:4.0.0",
-}
-JARS = Path(__file__).resolve().parent.parent / ".tools" / "spark-jars"
+JARS = Path(__file__).resolve().parent.parent / ".tools" / f"spark-jars-{SPARK}"
 TIMESTAMP = "timestamp"
 """The header that carries a record's time in ms since 1970: Spark's sink cannot set the record's
 own, which is when it was written."""
@@ -189,8 +186,8 @@ def _local(options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, str]:
     for name in needed:
         if not any(name in jar.name for jar in jars):
             fail(
-                f"no {name} for Spark in {options['jars']}: `make spark-jars` fetches it,"
-                f" or give --packages {','.join(map(_COORDINATES.__getitem__, needed))}"
+                f"no {name} for Spark {SPARK} in {options['jars']}:"
+                f" `make spark SPARK={SPARK}` fetches what there is, or give --packages"
             )
     return settings | {"spark.jars": ",".join(map(str, jars))}
 
@@ -239,7 +236,7 @@ def event_time() -> Column:
     """
     said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)
     text = F.try_element_at(said, F.lit(1))["value"].cast("string")
-    ms = text.try_cast("long")
+    ms = F.when(text.rlike(r"^-?\d{1,15}$"), text.cast("long"))
     return F.coalesce(F.when(ms.between(*_YEARS), F.timestamp_millis(ms)), F.col("timestamp"))
 
 

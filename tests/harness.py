@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -26,7 +27,8 @@ from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
 NEWEST_KAFKA_LIBS = ROOT / ".tools" / "kafka44-libs"
-SPARK_JARS = ROOT / ".tools" / "spark-jars"
+SPARK = re.findall(r"(?m)^pyspark==(.+)$", (ROOT / "constraints.txt").read_text())[0]
+SPARK_JARS = ROOT / ".tools" / f"spark-jars-{SPARK}"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
 OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"
 IN_CI = os.environ.get("CI") == "true"

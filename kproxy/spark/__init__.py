@@ -3,8 +3,15 @@
 It imports kproxy's own client, and nothing of the server.
 """
 
+import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+
+if int(pyspark.__version__.split(".")[0]) < 4:
+    raise ImportError(
+        f"the data source kproxy needs Spark 4, and this is {pyspark.__version__}:"
+        " read with format('kafka') here"
+    )
 
 from kproxy.spark.source import KproxyDataSource
 

@@ -17,8 +17,10 @@ from tests.harness import ROOT, SPARK_ENV
 JOBS = ROOT / "spark_examples"
 
 
-def start(name: str, *arguments: object, server: str | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, str(JOBS / f"{name}.py"), *map(str, arguments)]
+def start(
+    name: str, *arguments: object, server: str | None = None, python: str = sys.executable
+) -> subprocess.Popen[str]:
+    command = [python, str(JOBS / f"{name}.py"), *map(str, arguments)]
     if server is not None:
         command += ["--bootstrap-server", server]
     return subprocess.Popen(

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from PIL import Image
 
-from tests.harness import Served, served
+from tests.harness import SPARK, Served, served
 from tests.real_kafka import Kafka
 from tests.spark import jobs
 from tests.workers import Site
@@ -162,28 +162,6 @@ def check_lag(spark: Any, server: str, directory: Path, records: list[Any]) -> N
         assert len(chart.convert("RGB").getcolors(1 << 20) or ()) > 10
 
 
-def test_an_archive_that_is_killed_has_every_record_once(spark: Any, tmp_path: Path) -> None:
-    records = [
-        (f"arc-{i % 10}", b"%d" % (i % 3), b"v%d" % i, BEGAN_MS + i * 100_000) for i in range(3000)
-    ]
-    directory = tmp_path / "archive"
-    arguments = (
-        directory,
-        "--subscribe-pattern",
-        "arc-.*",
-        "--batch-records",
-        100,
-        "--files-max",
-        2,
-    )
-    with served(tmp_path / "data") as server:
-        jobs.write(server.address, records)
-        for seconds in (10, 14):
-            assert jobs.kill_after(seconds, "archive", *arguments, server=server.address)
-        jobs.run("archive", *arguments, server=server.address)
-    check_archive(spark, directory, records)
-
-
 def test_an_archive_as_a_service(spark: Any, site: Site, tmp_path: Path) -> None:
     """It takes what comes, queues that are new as well, until it is asked to stop."""
     records = [
@@ -300,7 +278,10 @@ def test_mistakes_are_one_line(server: Served, tmp_path: Path) -> None:
     )
     assert "is not HOST:PORT" in jobs.fail("archive", tmp_path / "a", server="here")
     said = jobs.fail("archive", tmp_path / "a", "--jars", tmp_path, server=server.address)
-    assert said.startswith(f"Error: no spark-sql-kafka-0-10 for Spark in {tmp_path}: `make")
+    assert said == (
+        f"Error: no spark-sql-kafka-0-10 for Spark {SPARK} in {tmp_path}:"
+        f" `make spark SPARK={SPARK}` fetches what there is, or give --packages"
+    )
     said = jobs.fail("route", "--from", nobody, "--to", "key", "--checkpoint", "c", code=2)
     assert said.endswith("Error: give --subscribe or --subscribe-pattern")
     said = jobs.fail("lag_report", tmp_path / "lag", "--group", "none", server=server.address)
