@@ -5,21 +5,32 @@ holds some 100 bytes a queue. A long queue is cut, short ones are gathered.
 """
 
 import re
+import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from kproxy.spark.options import EARLIEST, LATEST, Bound, Options, SourceError
+from kproxy.common.errors import Code
+from kproxy.spark.options import (
+    EARLIEST,
+    LATEST,
+    PATIENCE_S,
+    PAUSE_S,
+    Bound,
+    Options,
+    SourceError,
+)
 from kproxy.tools.client import Client, chunks
 
 _QUEUE_COSTS = 20
 """The records that take as long as it takes to ask for one more queue."""
 _NAMES_AT_ONCE = 1000
-_TRIES = 20
 Part = tuple[str, int]
+Asked = Callable[[Client, dict[Part, int], Options], Mapping[Part, int]]
+"""A place in each partition, given its leader."""
 
 
 class Span(NamedTuple):
@@ -93,7 +104,7 @@ class Task(InputPartition):
 
 def tasks(spans: Spans, most: int) -> Sequence[Task]:
     """Share spans out to so many tasks at most, each with about as much to do; in their order."""
-    share = max(1, -(-spans.cost // most))
+    share = -(-spans.cost // most) + _QUEUE_COSTS  # a cut is one more to ask for
     found: list[Task] = []
     now, left = Spans(), share
     for queue, partition, start, end in spans:
@@ -139,13 +150,16 @@ def _queues(client: Client, options: Options) -> Iterator[dict[Part, int]]:
             return  # they come in the order of their names
 
 
-def named(client: Client, names: Sequence[str]) -> dict[Part, int]:
-    """Return the partitions of queues with these names. Raises SourceError."""
-    topics = list(client.metadata(names))
-    for topic in topics:
-        if topic.error_code:
+def named(client: Client, names: Sequence[str], *, gone: bool = False) -> dict[Part, int]:
+    """Return the partitions of queues with these names. `gone`: they may be. Raises SourceError."""
+    found = []
+    for topic in client.metadata(names):
+        if gone and topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            continue
+        if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
             raise SourceError(f"queue {topic.name} cannot be read: {topic.error_code.name.upper()}")
-    return _leaders(topics)
+        found.append(topic)
+    return _leaders(found)
 
 
 def _leaders(topics: Iterable[Any]) -> dict[Part, int]:
@@ -155,22 +169,27 @@ def _leaders(topics: Iterable[Any]) -> dict[Part, int]:
 def bounded(client: Client, options: Options, leaders: dict[Part, int]) -> Iterator[Span]:
     """Yield what to read of partitions, without those that have nothing."""
     starts = offsets(client, leaders, EARLIEST, options)
-    ends = offsets(client, leaders, LATEST, options)
+    ends = offsets(client, _of(leaders, starts), LATEST, options)
     first = _resolved(client, leaders, options, options.start, starts, ends)
     last = _resolved(client, leaders, options, options.end, starts, ends)
-    for part, low in starts.items():
-        start, end = max(low, first[part]), min(ends[part], last[part])
+    for part in last:
+        if part not in first:
+            continue  # it is gone
+        start, end = max(starts[part], first[part]), min(ends[part], last[part])
         if start < end:
             yield Span(*part, start, end)
 
 
-def at(
-    client: Client, leaders: dict[Part, int], options: Options, bound: Bound
-) -> Mapping[Part, int]:
-    """Return the place in each partition that a bound means."""
+def beginning(client: Client, leaders: dict[Part, int], options: Options) -> Mapping[Part, int]:
+    """Return the place in each partition that a stream begins at; LATEST: its first end."""
     starts = offsets(client, leaders, EARLIEST, options)
-    ends = offsets(client, leaders, LATEST, options)
-    return _resolved(client, leaders, options, bound, starts, ends)
+    last = dict.fromkeys(leaders, LATEST)
+    return _resolved(client, leaders, options, options.start, starts, last)
+
+
+def ends(client: Client, leaders: dict[Part, int], options: Options) -> Mapping[Part, int]:
+    """Return the end of each partition."""
+    return offsets(client, leaders, LATEST, options)
 
 
 def _resolved(
@@ -178,10 +197,10 @@ def _resolved(
     starts: Mapping[Part, int], ends: Mapping[Part, int],
 ) -> Mapping[Part, int]:  # fmt: skip
     if bound.time_ms is not None:
-        at = offsets(client, leaders, bound.time_ms, options)
-        return {part: at[part] if at[part] >= 0 else end for part, end in ends.items()}
+        at = offsets(client, _of(leaders, ends), bound.time_ms, options)
+        return {part: offset if offset >= 0 else ends[part] for part, offset in at.items()}
     found = {}
-    for part in leaders:
+    for part in ends:
         said = bound.by_queue.get(part[0], {}).get(str(part[1]), bound.offset)
         found[part] = {EARLIEST: starts[part], LATEST: ends[part]}.get(said or 0, said or 0)
     return found
@@ -190,14 +209,23 @@ def _resolved(
 def offsets(
     client: Client, leaders: dict[Part, int], timestamp: int, options: Options
 ) -> dict[Part, int]:
-    """Return an offset of each partition. Raises SourceError where a leader cannot be found."""
+    """Return an offset of each partition. Raises SourceError where a leader cannot be found.
+
+    A queue that is not named, but was listed, may be gone since: it has none.
+    """
     found: dict[Part, int] = {}
-    left = leaders
-    for _ in range(_TRIES):
+    left, until = leaders, time.monotonic() + PATIENCE_S
+    while True:
         found |= client.offsets(left, timestamp, committed=options.committed)
-        left = {part: node for part, node in leaders.items() if part not in found}
-        if not left:
+        missing = sorted({name for name, _ in left.keys() - found.keys()})
+        if not missing:
             return found
-        left = named(client, sorted({name for name, _ in left}))
-        left = {part: node for part, node in left.items() if part in leaders and part not in found}
-    raise SourceError(f"{next(iter(left))[0]} has no leader that tells its offsets")
+        if time.monotonic() > until:
+            raise SourceError(f"{missing[0]} has no leader that tells its offsets")
+        time.sleep(PAUSE_S)
+        there = named(client, missing, gone=not options.names)
+        left = {part: node for part, node in there.items() if part in left and part not in found}
+
+
+def _of(leaders: Mapping[Part, int], parts: Iterable[Part]) -> dict[Part, int]:
+    return {part: leaders[part] for part in parts}
