@@ -10,6 +10,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from pyspark.sql.datasource import InputPartition
 
@@ -40,6 +41,8 @@ class Span(NamedTuple):
     partition: int
     start: int
     end: int
+    made: int = 0
+    """The mark of the queue's id, which is another where it was made again; 0: not known."""
 
 
 class Spans:
@@ -49,6 +52,7 @@ class Spans:
         self._names = bytearray()
         self._partitions = array("i")
         self._bounds = array("q")
+        self._made = array("I")
 
     def add(self, span: Span) -> None:
         if self._partitions:
@@ -56,6 +60,7 @@ class Spans:
         self._names += span.queue.encode()
         self._partitions.append(span.partition)
         self._bounds.extend((span.start, span.end))
+        self._made.append(span.made)
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -66,7 +71,8 @@ class Spans:
             end = self._names.find(b"\n", at)
             name = self._names[at : end if end >= 0 else len(self._names)].decode()
             at = end + 1
-            yield Span(name, partition, self._bounds[2 * number], self._bounds[2 * number + 1])
+            start, end = self._bounds[2 * number : 2 * number + 2]
+            yield Span(name, partition, start, end, self._made[number])
 
     @property
     def cost(self) -> int:
@@ -77,8 +83,8 @@ class Spans:
     def packed(self) -> bytes:
         return zlib.compress(
             b"".join(
-                (len(self).to_bytes(4, "big"), self._partitions.tobytes(), self._bounds.tobytes(),
-                 self._names)
+                (len(self).to_bytes(4, "big"), self._partitions.tobytes(), self._made.tobytes(),
+                 self._bounds.tobytes(), self._names)
             ), 1,
         )  # fmt: skip
 
@@ -87,8 +93,9 @@ class Spans:
         data, spans = zlib.decompress(data), cls()
         count = int.from_bytes(data[:4], "big")
         spans._partitions.frombytes(data[4 : 4 + 4 * count])
-        spans._bounds.frombytes(data[4 + 4 * count : 4 + 20 * count])
-        spans._names += data[4 + 20 * count :]
+        spans._made.frombytes(data[4 + 4 * count : 4 + 8 * count])
+        spans._bounds.frombytes(data[4 + 8 * count : 4 + 24 * count])
+        spans._names += data[4 + 24 * count :]
         return spans
 
 
@@ -107,10 +114,10 @@ def tasks(spans: Spans, most: int) -> Sequence[Task]:
     share = -(-spans.cost // most) + _QUEUE_COSTS  # a cut is one more to ask for
     found: list[Task] = []
     now, left = Spans(), share
-    for queue, partition, start, end in spans:
+    for queue, partition, start, end, made in spans:
         while start < end:
             cut = end if len(found) == most - 1 else min(end, start + max(1, left - _QUEUE_COSTS))
-            now.add(Span(queue, partition, start, cut))
+            now.add(Span(queue, partition, start, cut, made))
             left -= cut - start + _QUEUE_COSTS
             start = cut
             if left <= 0 and len(found) < most - 1:
@@ -123,17 +130,18 @@ def batch(client: Client, options: Options) -> Sequence[Task]:
     """Return the tasks of a batch query. Raises SourceError."""
     spans = Spans()
     there = False
-    for leaders in _queues(client, options):
-        there = there or bool(leaders)
-        for span in bounded(client, options, leaders):
-            spans.add(span)
+    for topics in _queues(client, options):
+        there = there or bool(topics)
+        made = marks(topics)
+        for span in bounded(client, options, leaders_of(topics)):
+            spans.add(span._replace(made=made[span.queue]))
     if not there and options.prefix is None and options.pattern is None:
         raise SourceError(f"there is no queue {', '.join(options.names)}")
     return tasks(spans, options.partitions)
 
 
-def _queues(client: Client, options: Options) -> Iterator[dict[Part, int]]:
-    """Yield some partitions at a time, each with its leader."""
+def _queues(client: Client, options: Options) -> Iterator[list[Any]]:
+    """Yield some queues at a time, and of one with very many partitions some of these."""
     if options.names:
         for some in chunks(options.names, _NAMES_AT_ONCE):
             yield named(client, some)
@@ -142,16 +150,13 @@ def _queues(client: Client, options: Options) -> Iterator[dict[Part, int]]:
     pattern = re.compile(options.pattern or ".*", re.S)
     for page in client.pages(prefix):
         topics = [topic for topic in page if topic.name.startswith(prefix)]
-        yield _leaders(
-            topic for topic in topics
-            if pattern.fullmatch(topic.name) and not topic.is_internal
-        )  # fmt: skip
+        yield [one for one in topics if pattern.fullmatch(one.name) and not one.is_internal]
         if len(topics) < len(page):
             return  # they come in the order of their names
 
 
-def named(client: Client, names: Sequence[str], *, gone: bool = False) -> dict[Part, int]:
-    """Return the partitions of queues with these names. `gone`: they may be. Raises SourceError."""
+def named(client: Client, names: Sequence[str], *, gone: bool = False) -> list[Any]:
+    """Return the queues with these names. `gone`: they may be. Raises SourceError."""
     found = []
     for topic in client.metadata(names):
         if gone and topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -159,10 +164,21 @@ def named(client: Client, names: Sequence[str], *, gone: bool = False) -> dict[P
         if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
             raise SourceError(f"queue {topic.name} cannot be read: {topic.error_code.name.upper()}")
         found.append(topic)
-    return _leaders(found)
+    return found
 
 
-def _leaders(topics: Iterable[Any]) -> dict[Part, int]:
+def mark(queue: UUID) -> int:
+    """Return a short mark of a queue's id."""
+    return zlib.crc32(queue.bytes) or 1
+
+
+def marks(topics: Iterable[Any]) -> dict[str, int]:
+    """Return the mark of each queue."""
+    return {topic.name: mark(topic.topic_id) for topic in topics}
+
+
+def leaders_of(topics: Iterable[Any]) -> dict[Part, int]:
+    """Return the leader of each partition."""
     return {(t.name, p.partition_index): p.leader_id for t in topics for p in t.partitions}
 
 
@@ -223,7 +239,7 @@ def offsets(
         if time.monotonic() > until:
             raise SourceError(f"{missing[0]} has no leader that tells its offsets")
         time.sleep(PAUSE_S)
-        there = named(client, missing, gone=not options.names)
+        there = leaders_of(named(client, missing, gone=not options.names))
         left = {part: node for part, node in there.items() if part in left and part not in found}
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kproxy.common.errors import CannotStart, Code
 from kproxy.spark import columns
 from kproxy.spark.options import EARLIEST, PATIENCE_S, PAUSE_S, Options, SourceError, Unreachable
-from kproxy.spark.planning import Part, Span
+from kproxy.spark.planning import Part, Span, mark
 from kproxy.tools.client import Client, Refused, checked
 
 _AT_ONCE = 1000
@@ -125,7 +125,8 @@ class _Task:
                 continue
             if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 raise SourceError(f"reading {topic.name}: {topic.error_code.name.upper()}")
-            if reading.queue not in (None, topic.topic_id):
+            other = reading.span.made not in (0, mark(topic.topic_id))
+            if other or reading.queue not in (None, topic.topic_id):
                 self._lost(reading, "it was deleted, and made again")
                 continue
             leaders = {part.partition_index: part.leader_id for part in topic.partitions}

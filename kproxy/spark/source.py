@@ -24,9 +24,10 @@ from kproxy.spark.reading import Names, read
 from kproxy.tools.client import ROUTE_TO, Client
 
 _LOST = "kproxy.route.unroutable"
-_CLUSTER = "/cluster"  # no queue can have that name
+_CLUSTER, _MADE = "/cluster", "/made"  # no queue can have such a name
 Place = dict[str, Any]
-"""The place of a stream: the cluster's id, and offsets by queue and partition. LATEST is that of a
+"""The place of a stream: the cluster's id, the mark of each queue's own, and offsets by queue and
+partition. LATEST is that of a
 stream's beginning: where its first batch ends. Spark keeps the ends of batches alone, and asks for
 the beginning again where the first batch is done again.
 """
@@ -75,15 +76,16 @@ class _Stream(DataSourceStreamReader):
         return self._options.told(lambda client: self._place(client, planning.ends))
 
     def _place(self, client: Client, asked: planning.Asked) -> Place:
-        leaders = planning.named(client, self._options.names)
-        place: Place = {_CLUSTER: client.cluster_id()}
+        topics = planning.named(client, self._options.names)
+        leaders = planning.leaders_of(topics)
+        place: Place = {_CLUSTER: client.cluster_id(), _MADE: planning.marks(topics)}
         for (queue, partition), at in asked(client, leaders, self._options).items():
             place.setdefault(queue, {})[str(partition)] = at
         return place
 
     def partitions(self, start: Place, end: Place) -> Sequence[InputPartition]:
-        cluster, starts = _split(start)
-        now, ends = _split(end)
+        cluster, made, starts = _split(start)
+        now, marks, ends = _split(end)
         if cluster != now:
             raise SourceError(
                 f"the checkpoint is of the cluster {cluster}, and this is"
@@ -96,7 +98,15 @@ class _Stream(DataSourceStreamReader):
             )
         spans = Spans()
         for queue in sorted(ends):
-            before = starts.get(queue, {})
+            before, its = starts.get(queue, {}), marks.get(queue, 0)
+            again = its not in (0, made.get(queue, its))
+            if again and self._options.fails:
+                raise SourceError(
+                    f"{queue} was deleted, and made again, since it was read;"
+                    " failOnDataLoss=false goes on with the new one's first record"
+                )
+            if again:
+                before = {}
             for partition, at in ends[queue].items():
                 first = before.get(partition, 0)
                 if first == LATEST:
@@ -106,19 +116,19 @@ class _Stream(DataSourceStreamReader):
                         f"{queue} ends at {at}, before the {first} that was read: it was deleted,"
                         " and made again; failOnDataLoss=false goes on from there"
                     )
-                spans.add(Span(queue, int(partition), min(first, at), at))
+                spans.add(Span(queue, int(partition), min(first, at), at, its))
         return planning.tasks(spans, self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self._options, self._routes, partition)
 
 
-def _split(place: Place) -> tuple[str, Place]:
-    """Return the cluster's id and the offsets."""
+def _split(place: Place) -> tuple[str, dict[str, int], Place]:
+    """Return the cluster's id, the marks of queues and the offsets."""
     offsets = dict(place)
     if (cluster := offsets.pop(_CLUSTER, None)) is None:
         cluster = offsets.pop("cluster")  # of a checkpoint before 2026-11-26
-    return cluster, offsets
+    return cluster, offsets.pop(_MADE, {}), offsets
 
 
 def _rows(

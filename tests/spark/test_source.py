@@ -191,7 +191,7 @@ def test_tasks_cut_long_queues_and_gather_short_ones() -> None:
     costs = [task.spans().cost for task in found]
     assert max(costs) - min(costs) < 200
     for task in found:
-        for queue, _, start, end in task.spans():
+        for queue, _, start, end, _ in task.spans():
             assert expected[queue].issuperset(range(start, end))
             expected[queue] -= set(range(start, end))
     assert not any(expected.values())
@@ -249,29 +249,3 @@ def test_a_stream_over_an_entrance_takes_each_record_once(
     ):
         with pytest.raises(Exception, match=f"SourceError: {said}"):
             stream(session, server.address, tmp_path / "none", **refused)
-
-
-def test_a_stream_whose_first_batch_failed_goes_on_from_where_it_began(
-    session: Any, server: Served, tmp_path: Path
-) -> None:
-    names, checkpoint = ("cluster", "first"), tmp_path / "checkpoint"
-    asked = {"subscribe": ",".join(names), "startingOffsets": '{"cluster": {"0": 1}}'}
-
-    def fill(first: int, last: int) -> list[tuple[str, str]]:
-        records = [(name, b"", b"%d" % i, None) for i in range(first, last) for name in names]
-        jobs.write(server.address, records)
-        return sorted((name, str(i)) for i in range(first, last) for name in names)
-
-    fill(0, 3)
-    fails = load(session.readStream, server.address, **asked).selectExpr("raise_error('dead')")
-    writer = fails.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="dead"):
-        query.awaitTermination(120)
-    later = fill(3, 5)
-    found = stream(session, server.address, checkpoint, **asked)
-    found += stream(session, server.address, checkpoint, **asked)
-    assert found == [("cluster", "1"), ("cluster", "2"), *later]
-    fill(5, 6)
-    with pytest.raises(Exception, match="SourceError: the checkpoint is of a stream that reads"):
-        stream(session, server.address, checkpoint, subscribe="first")

@@ -17,7 +17,7 @@ from tests.spark import jobs
 from tests.spark.test_source import done, plan
 
 pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
 
 
 class Clock:
@@ -189,3 +189,78 @@ def test_a_long_queue_is_cut_into_equal_tasks() -> None:
     spans.add(Span("long", 0, 0, 1_000_000))
     costs = [task.spans().cost for task in tasks(spans, 1000)]
     assert max(costs) < 1.1 * 1_000_000 / 1000
+
+
+def make_again(server: Served, queue: str, records: int) -> None:
+    admin = AdminClient({"bootstrap.servers": server.address})
+    admin.delete_topics([queue])[queue].result(30)
+    fill(server.address, records, queue)
+
+
+def test_a_queue_that_is_made_again_is_another(server: Served) -> None:
+    from kproxy.spark.options import SourceError
+
+    fill(server.address, 10, "anew")
+    strict, tasks = plan(server.address, prefix="anew", partitions="2")
+    loose, _ = plan(server.address, prefix="anew", failOnDataLoss="false")
+    assert len(done(strict, tasks)) == 10
+    make_again(server, "anew", 20)
+    with pytest.raises(SourceError, match=r"anew has lost its records 0 to .* made again"):
+        done(strict, tasks)
+    assert done(loose, tasks) == []
+
+
+def stream(server: Served, **options: str) -> Any:
+    """Return a stream, as Spark makes one at each start of a query."""
+    from kproxy.spark.source import KproxyDataSource
+
+    asked = {"kafka.bootstrap.servers": server.address, **options}
+    return KproxyDataSource(asked).streamReader(None)
+
+
+def taken(reader: Any, start: Any, end: Any) -> list[tuple[str, int]]:
+    """Return (queue, offset) of a stream's batch."""
+    found = []
+    for task in reader.partitions(start, end):
+        for rows in map(pa.RecordBatch.to_pydict, reader.read(task)):
+            found += zip(rows["topic"], rows["offset"], strict=True)
+    return sorted(found)
+
+
+def test_a_first_batch_that_is_done_again_is_the_same(server: Served) -> None:
+    from kproxy.spark.options import SourceError
+
+    names = ("cluster", "first")
+    asked = {"subscribe": ",".join(names), "startingOffsets": '{"cluster": {"0": 1}}'}
+    fill(server.address, 3, *names)
+    reader = stream(server, **asked)
+    end, start = reader.latestOffset(), reader.initialOffset()
+    expected = [("cluster", 1), ("cluster", 2)]
+    assert taken(reader, start, end) == expected
+    fill(server.address, 2, *names)  # Spark has the end alone, and was killed
+    reader = stream(server, **asked)
+    assert taken(reader, reader.initialOffset(), end) == expected
+    later = [(name, offset) for name in names for offset in (3, 4)]
+    assert taken(reader, end, reader.latestOffset()) == later
+    fewer = stream(server, subscribe="first")
+    with pytest.raises(SourceError, match="the checkpoint is of a stream that reads cluster too"):
+        fewer.partitions(end, fewer.latestOffset())
+    fewer = stream(server, subscribe="first", failOnDataLoss="false")
+    assert taken(fewer, end, fewer.latestOffset()) == later[2:]
+
+
+def test_a_stream_of_a_queue_that_is_made_again(server: Served) -> None:
+    from kproxy.spark.options import SourceError
+
+    fill(server.address, 10, "renewed")
+    strict, loose = (
+        stream(server, subscribe="renewed", failOnDataLoss=fails) for fails in ("true", "false")
+    )
+    start = strict.latestOffset()
+    make_again(server, "renewed", 20)
+    end = strict.latestOffset()
+    with pytest.raises(SourceError, match="renewed was deleted, and made again"):
+        strict.partitions(start, end)
+    assert len(taken(loose, start, end)) == 20
+    before = {name: value for name, value in start.items() if name != "/made"}  # of an older kproxy
+    assert len(taken(strict, before, end)) == 10
