@@ -63,7 +63,9 @@ class Columns:
             keys.append(key)
             values.append(value)
             headers.append(said)
-            self._bytes += len(value or b"")
+            self._bytes += len(value or b"") + len(key or b"")
+            if said:
+                self._bytes += sum(len(name) + len(data or b"") for name, data in said)
 
     def taken(self) -> pa.RecordBatch:
         """Return the rows, and keep none."""

@@ -2,13 +2,19 @@
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kproxy.common.errors import CannotStart
-from kproxy.tools.client import Address, Client
-from kproxy.tools.client_settings import ClientSettings, client_settings, read_client_settings
+from kproxy.tools.client import Address, Client, Refused
+from kproxy.tools.client_settings import (
+    ClientSettings,
+    NotLoggedIn,
+    client_settings,
+    read_client_settings,
+)
 
 _SERVERS, _CLIENT = "kafka.bootstrap.servers", "kafka."
 _OFFSETS, _TIMESTAMP = "Offsets", "Timestamp"
@@ -19,6 +25,12 @@ _KNOWN = frozenset(
 )  # fmt: skip
 EARLIEST, LATEST = -2, -1
 """The offsets, and the timestamps of ListOffsets, that mean the ends of a queue."""
+
+
+PATIENCE_S = 60.0
+"""The time for which a server that was there may be away."""
+PAUSE_S = 0.2
+Told = TypeVar("Told")
 
 
 class SourceError(Exception):
@@ -54,18 +66,34 @@ class Options(NamedTuple):
     """Whether records that are gone end the read."""
 
     def client(self) -> Client:
-        """Return a client of the first server that answers. Raises Unreachable."""
+        """Return a client of the first server that answers. Raises Unreachable, SourceError."""
         reason = ""
         for address in self.servers:
             client = Client(address, self.settings)
             try:
                 client.nodes()
             except CannotStart as error:
+                client.close()
+                if isinstance(error, NotLoggedIn):
+                    raise SourceError(str(error)) from None
                 reason = str(error)
-                client.__exit__()
             else:
                 return client
         raise Unreachable(reason)
+
+    def told(self, ask: Callable[[Client], Told]) -> Told:
+        """Return what a server says, which may be away for a minute. Raises SourceError."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self.client() as client:
+                    return ask(client)
+            except Refused as error:
+                raise SourceError(str(error)) from None
+            except (CannotStart, Unreachable) as error:
+                if time.monotonic() > until:
+                    raise SourceError(str(error)) from None
+                time.sleep(PAUSE_S)
 
 
 def read_options(given: Mapping[str, str], *, streams: bool = False) -> Options:
@@ -82,6 +110,8 @@ def read_options(given: Mapping[str, str], *, streams: bool = False) -> Options:
             f"a stream does not read by {which[0]}: its offsets would be those of every queue."
             " Name an entrance through which the queues are written, or a few queues"
         )
+    if streams and (ending := known.keys() & {"endingoffsets", "endingtimestamp"}):
+        raise SourceError(f"a stream has no end: leave {min(ending)} out")
     names = tuple(filter(None, map(str.strip, known.get(which[0], "").split(","))))
     pattern = known.get("subscribepattern")
     _check_pattern(pattern)

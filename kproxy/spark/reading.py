@@ -14,16 +14,14 @@ import pyarrow as pa
 
 from kproxy.common.errors import CannotStart, Code
 from kproxy.spark import columns
-from kproxy.spark.options import EARLIEST, Options, SourceError, Unreachable
-from kproxy.spark.planning import Part, Span
-from kproxy.tools.client import Refused, checked
+from kproxy.spark.options import EARLIEST, PATIENCE_S, PAUSE_S, Options, SourceError, Unreachable
+from kproxy.spark.planning import Part, Span, mark
+from kproxy.tools.client import Client, Refused, checked
 
 _AT_ONCE = 1000
 _ANSWER_BYTES, _PARTITION_BYTES = 32 << 20, 8 << 20
 _WAIT_MS = 1000
 _EMPTY_MAX = 5
-_PATIENCE_S = 60.0
-_PAUSE_S = 0.2
 _MOVED = frozenset(
     (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.REPLICA_NOT_AVAILABLE,
      Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH, Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -70,16 +68,24 @@ def read(options: Options, spans: Iterable[Span], names: Names) -> Iterator[pa.R
 
 class _Task:
     def __init__(self, options: Options, rows: columns.Columns, names: Names) -> None:
-        self._client = options.client()
+        self._client: Client | None = None
         self._options = options
         self._rows = rows
         self._names = names
         self._readings: dict[_Place, _Reading] = {}
         self._behind: dict[_Place, list[_Reading]] = {}
-        self._patient_until = time.monotonic() + _PATIENCE_S
+        self._since: float | None = None
+        """The time since when nobody answers."""
 
     def close(self) -> None:
-        self._client.__exit__()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self._options.client()
+        return self._client
 
     def __len__(self) -> int:
         return len(self._readings) + sum(map(len, self._behind.values()))
@@ -87,12 +93,31 @@ class _Task:
     def take(self, spans: list[Span]) -> None:
         """Begin with more spans."""
         if spans:
-            self._place([_Reading(span) for span in spans])
+            self._placed([_Reading(span) for span in spans])
+
+    def _placed(self, readings: list[_Reading]) -> None:
+        """Look up ids and leaders, once a server answers. Raises SourceError after a minute."""
+        while True:
+            try:
+                self._place(readings)
+                return
+            except (CannotStart, Unreachable):
+                self._wait(readings)
+
+    def _wait(self, readings: list[_Reading]) -> None:
+        """Pause before the next look. Raises SourceError after a minute without an answer."""
+        now = time.monotonic()
+        # From now on: Spark may have taken long over the rows that it was given last.
+        self._since = now if self._since is None else self._since
+        if now - self._since > PATIENCE_S:
+            raise SourceError(f"{readings[0].span.queue} has no leader that answers")
+        self.close()
+        time.sleep(PAUSE_S)
 
     def _place(self, readings: list[_Reading]) -> None:
         """Look up ids and leaders. A queue that is gone is a loss."""
         names = sorted({reading.span.queue for reading in readings})
-        topics = {topic.name: topic for topic in self._client.metadata(names)}
+        topics = {topic.name: topic for topic in self._connected().metadata(names)}
         for reading in readings:
             topic = topics[reading.span.queue]
             if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -100,7 +125,8 @@ class _Task:
                 continue
             if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 raise SourceError(f"reading {topic.name}: {topic.error_code.name.upper()}")
-            if reading.queue not in (None, topic.topic_id):
+            other = reading.span.made not in (0, mark(topic.topic_id))
+            if other or reading.queue not in (None, topic.topic_id):
                 self._lost(reading, "it was deleted, and made again")
                 continue
             leaders = {part.partition_index: part.leader_id for part in topic.partitions}
@@ -138,7 +164,7 @@ class _Task:
         for leader, places in by_leader.items():
             try:
                 answer = self._asked(leader, places)
-            except (CannotStart, KeyError):  # it is down, or nobody leads
+            except (CannotStart, Unreachable, KeyError):  # it is down, or nobody leads
                 self._look_again(places)
                 continue
             try:
@@ -146,7 +172,9 @@ class _Task:
             except Refused as error:
                 raise SourceError(str(error)) from None
             moved = []
-            first = places[0]
+            # Over its quota a client is given nothing for now, whatever there is.
+            wait_s = _seconds(answer.throttle_time)
+            first = None if wait_s else places[0]
             for topic in answer.responses:
                 for part in topic.partitions:
                     place = _Place(topic.topic_id, part.partition_index)
@@ -155,10 +183,10 @@ class _Task:
                     if part.error_code in _MOVED:
                         moved.append(place)
                     else:
-                        self._heard(place, part, alone=place == first)
-                        yield
+                        yield from self._heard(place, part, alone=place == first)
             if moved:
                 self._look_again(moved)
+            time.sleep(wait_s)  # the server takes nothing before
 
     def _asked(self, leader: int, places: list[_Place]) -> Any:
         topics: dict[UUID, list[dict[str, int]]] = {}
@@ -174,28 +202,20 @@ class _Task:
             "topics": [{"topic_id": queue, "partitions": parts} for queue, parts in topics.items()],
             "forgotten_topics_data": (),
         }  # fmt: skip
-        return self._client.call(1, 13, values, leader)
+        return self._connected().call(1, 13, values, leader)
 
     def _look_again(self, places: list[_Place]) -> None:
         """Find who leads now. Raises SourceError after a minute without an answer."""
         again: list[_Reading] = []
         for place in places:
             again += [self._readings.pop(place), *self._behind.pop(place, ())]
-        while True:
-            if time.monotonic() > self._patient_until:
-                raise SourceError(f"{again[0].span.queue} has no leader that answers")
-            time.sleep(_PAUSE_S)
-            try:
-                self._client.__exit__()
-                self._client = self._options.client()
-                self._place(again)
-                return
-            except (CannotStart, Unreachable):
-                continue
+        self._wait(again)
+        self._placed(again)
 
     # -- answers
 
-    def _heard(self, place: _Place, part: Any, *, alone: bool) -> None:
+    def _heard(self, place: _Place, part: Any, *, alone: bool) -> Iterator[None]:
+        """Keep the rows of a partition's answer; yield after each batch."""
         reading = self._readings[place]
         if part.error_code == Code.OFFSET_OUT_OF_RANGE:
             self._trimmed(place, reading)
@@ -206,10 +226,10 @@ class _Task:
             raise SourceError(str(error)) from None
         before = reading.next
         if part.records:
-            self._rows_of(reading, part)
+            yield from self._rows_of(reading, part)
         if reading.next > before:
             reading.empty = 0
-            self._patient_until = time.monotonic() + _PATIENCE_S
+            self._since = None
         elif alone:
             reading.empty += 1
         if reading.next >= reading.span.end:
@@ -222,14 +242,20 @@ class _Task:
 
     def _trimmed(self, place: _Place, reading: _Reading) -> None:
         part: Part = (reading.span.queue, reading.span.partition)
-        start = self._client.offsets({part: reading.leader}, EARLIEST).get(part)
+        try:
+            start = self._connected().offsets({part: reading.leader}, EARLIEST).get(part)
+        except CannotStart:
+            start = None
+        if start is None:  # it is led by another now, who has the rest
+            self._look_again([place])
+            return
         self._lost(reading, "it was trimmed", start)
-        if start is not None and reading.next < start < reading.span.end:
+        if reading.next < start < reading.span.end:
             reading.next = start
         else:
             self._done(place)
 
-    def _rows_of(self, reading: _Reading, part: Any) -> None:
+    def _rows_of(self, reading: _Reading, part: Any) -> Iterator[None]:
         """Keep what a partition's answer has, without transactions that were aborted."""
         span = reading.span
         aborted = sorted((t.first_offset, t.producer_id) for t in part.aborted_transactions or ())
@@ -248,3 +274,8 @@ class _Task:
                 found = columns.records(header, batch, reading.next, span.end)
                 self._rows.add(header, found, self._names(span.queue, found), span.partition)
             reading.next = max(reading.next, last + 1)
+            yield
+
+
+def _seconds(throttle: Any) -> float:
+    return float(throttle.total_seconds())

@@ -15,20 +15,23 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from kproxy.common.errors import CannotStart
 from kproxy.metadata.routing import read_template
 from kproxy.spark import planning
 from kproxy.spark.columns import SCHEMA, Record
-from kproxy.spark.options import LATEST, Bound, Options, SourceError, read_options
+from kproxy.spark.options import LATEST, Options, SourceError, read_options
 from kproxy.spark.planning import Span, Spans, Task
 from kproxy.spark.reading import Names, read
-from kproxy.tools.client import Client, Refused
+from kproxy.tools.client import Client
 from kproxy.tools.routes import ROUTE_TO
 
 _LOST = "kproxy.route.unroutable"
-_CLUSTER = "cluster"
+_CLUSTER, _MADE = "/cluster", "/made"  # no queue can have such a name
 Place = dict[str, Any]
-"""The place of a stream: the cluster's id, and offsets by queue and partition."""
+"""The place of a stream: the cluster's id, the mark of each queue's own, and offsets by queue and
+partition. LATEST is that of a
+stream's beginning: where its first batch ends. Spark keeps the ends of batches alone, and asks for
+the beginning again where the first batch is done again.
+"""
 
 
 class KproxyDataSource(DataSource):
@@ -55,11 +58,7 @@ class _Batch(DataSourceReader):
             self._routes = _routes(client, options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        try:
-            with self._options.client() as client:
-                return planning.batch(client, self._options)
-        except (CannotStart, Refused) as error:
-            raise SourceError(str(error)) from None
+        return self._options.told(lambda client: planning.batch(client, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self._options, self._routes, partition)
@@ -72,41 +71,65 @@ class _Stream(DataSourceStreamReader):
             self._routes = _routes(client, options)
 
     def initialOffset(self) -> Place:  # noqa: N802
-        with self._options.client() as client:
-            return self._place(client, self._options.start)
+        return self._options.told(lambda client: self._place(client, planning.beginning))
 
     def latestOffset(self) -> Place:  # noqa: N802
-        with self._options.client() as client:
-            return self._place(client, Bound(LATEST))
+        return self._options.told(lambda client: self._place(client, planning.ends))
 
-    def _place(self, client: Client, bound: Bound) -> Place:
-        leaders = planning.named(client, self._options.names)
-        place: Place = {_CLUSTER: client.cluster_id()}
-        for (queue, partition), at in planning.at(client, leaders, self._options, bound).items():
+    def _place(self, client: Client, asked: planning.Asked) -> Place:
+        topics = planning.named(client, self._options.names)
+        leaders = planning.leaders_of(topics)
+        place: Place = {_CLUSTER: client.cluster_id(), _MADE: planning.marks(topics)}
+        for (queue, partition), at in asked(client, leaders, self._options).items():
             place.setdefault(queue, {})[str(partition)] = at
         return place
 
     def partitions(self, start: Place, end: Place) -> Sequence[InputPartition]:
-        if start[_CLUSTER] != end[_CLUSTER]:
+        cluster, made, starts = _split(start)
+        now, marks, ends = _split(end)
+        if cluster != now:
             raise SourceError(
-                f"the checkpoint is of the cluster {start[_CLUSTER]}, and this is"
-                f" {end[_CLUSTER]}: give the checkpoint's servers, or another checkpoint"
+                f"the checkpoint is of the cluster {cluster}, and this is"
+                f" {now}: give the checkpoint's servers, or another checkpoint"
+            )
+        if self._options.fails and (left_out := sorted(starts.keys() - ends.keys())):
+            raise SourceError(
+                f"the checkpoint is of a stream that reads {left_out[0]} too: name it, or give"
+                " another checkpoint; failOnDataLoss=false goes on without it"
             )
         spans = Spans()
-        for queue in sorted(end.keys() - {_CLUSTER}):
-            before = start.get(queue, {})
-            for partition, at in end[queue].items():
+        for queue in sorted(ends):
+            before, its = starts.get(queue, {}), marks.get(queue, 0)
+            again = its not in (0, made.get(queue, its))
+            if again and self._options.fails:
+                raise SourceError(
+                    f"{queue} was deleted, and made again, since it was read;"
+                    " failOnDataLoss=false goes on with the new one's first record"
+                )
+            if again:
+                before = {}
+            for partition, at in ends[queue].items():
                 first = before.get(partition, 0)
+                if first == LATEST:
+                    first = at
                 if first > at and self._options.fails:
                     raise SourceError(
                         f"{queue} ends at {at}, before the {first} that was read: it was deleted,"
                         " and made again; failOnDataLoss=false goes on from there"
                     )
-                spans.add(Span(queue, int(partition), min(first, at), at))
+                spans.add(Span(queue, int(partition), min(first, at), at, its))
         return planning.tasks(spans, self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self._options, self._routes, partition)
+
+
+def _split(place: Place) -> tuple[str, dict[str, int], Place]:
+    """Return the cluster's id, the marks of queues and the offsets."""
+    offsets = dict(place)
+    if (cluster := offsets.pop(_CLUSTER, None)) is None:
+        cluster = offsets.pop("cluster")  # of a checkpoint before 2026-11-26
+    return cluster, offsets.pop(_MADE, {}), offsets
 
 
 def _rows(

@@ -191,7 +191,7 @@ def test_tasks_cut_long_queues_and_gather_short_ones() -> None:
     costs = [task.spans().cost for task in found]
     assert max(costs) - min(costs) < 200
     for task in found:
-        for queue, _, start, end in task.spans():
+        for queue, _, start, end, _ in task.spans():
             assert expected[queue].issuperset(range(start, end))
             expected[queue] -= set(range(start, end))
     assert not any(expected.values())
@@ -243,5 +243,9 @@ def test_a_stream_over_an_entrance_takes_each_record_once(
         admin.create_topics([NewTopic(entrance, 2, config=config)])[entrance].result(30)
         with pytest.raises(Exception, match="SourceError: the checkpoint is of the cluster "):
             stream(session, other.address, tmp_path / "checkpoint", **asked)
-    with pytest.raises(Exception, match="SourceError: a stream does not read by prefix"):
-        stream(session, server.address, tmp_path / "none", prefix="of-")
+    for refused, said in (
+        ({"prefix": "of-"}, "a stream does not read by prefix"),
+        ({"subscribe": "of-1", "endingOffsets": "5"}, "a stream has no end: leave endingoffsets"),
+    ):
+        with pytest.raises(Exception, match=f"SourceError: {said}"):
+            stream(session, server.address, tmp_path / "none", **refused)
