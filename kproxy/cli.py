@@ -20,6 +20,7 @@ _NOT_MINE = 0o077
 _COMMANDS = {
     "alter": ("kproxy.tools.create:alter_command", "Change settings of queues or groups."),
     "backup": ("kproxy.tools.backup:backup_command", "Back up an embedded kproxy's data."),
+    "bulk": ("kproxy.tools.admin.bulk:bulk_command", "Delete or set all queues that match."),
     "check": ("kproxy.tools.check:check_command", "Check a data directory, or a backup."),
     "console": ("kproxy.console.command:console_command", "Show queues and groups in a browser."),
     "consume": ("kproxy.tools.records.consume:consume_command", "Print the records of queues."),

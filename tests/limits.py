@@ -204,7 +204,8 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
         handlers.configs.letters._OFFSETS_MAX handlers.configs.letters._ROWS_AT_ONCE
-        handlers.configs.letters._KINDS_MAX
+        handlers.configs.letters._KINDS_MAX handlers.configs.jobs._JOBS_MAX
+        server.bulk_jobs._LOT
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX

@@ -68,6 +68,10 @@ LONG = (
     r"kafka/groups/test_streams_groups_like_kafka.py::test_(?!internal).*\[kafka",
     # Mistakes that only some of the seeds show.
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
+    r"simulation/bulk/.*mistakes_are_found\[(a|the|any)_",
+    # A job is done by the same requests, embedded and on Kafka.
+    r"faults/redrives/test_bulk_jobs.py",
+    r"clients/topics/test_bulk.py.*\[kafka",
     # Comparisons by a Java program.
     r"kafka/topics/test_admin_table_like_kafka.py.*\[kafka",
 )

@@ -31,6 +31,7 @@ from kproxy.security.mechanisms import Users
 from kproxy.server.accepting import TlsAcceptor, bound_sockets
 from kproxy.server.admission import Admission
 from kproxy.server.api_table import RANGES
+from kproxy.server.bulk_jobs import BulkJobs
 from kproxy.server.connection import Connection
 from kproxy.server.descriptors import connections_max
 from kproxy.server.login_connection import LoginConnection
@@ -159,6 +160,7 @@ class Server:
                     self._starting = anyio.CancelScope()
                     async with anyio.create_task_group() as limiter:
                         limiter.start_soon(self._expire_connections)
+                        limiter.start_soon(BulkJobs(worker).run)
                         await self._serve_clients(sockets, worker, task_status)
                         limiter.cancel_scope.cancel()
 

@@ -32,6 +32,7 @@ from kproxy.virtual.folds.access import SecurityFold
 from kproxy.virtual.folds.delays import DelayFold
 from kproxy.virtual.folds.group_settings import GroupConfigFold
 from kproxy.virtual.folds.groups import GroupFold
+from kproxy.virtual.folds.jobs import JobFold
 from kproxy.virtual.folds.participants import ParticipantFold
 from kproxy.virtual.folds.queues import QueueFold
 from kproxy.virtual.folds.routes import RouteFold
@@ -153,6 +154,7 @@ class Fold:
             Kind.LATER: delays.later,
             Kind.DUE: delays.due,
             Kind.SECURE: SecurityFold(state).change,
+            Kind.CHANGE_JOB: JobFold(state).change,
         }
 
     def apply(self, log_offset: int, envelope: Envelope, location: LogLocation) -> Outcome:

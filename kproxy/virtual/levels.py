@@ -8,7 +8,7 @@ has finalized that level (`metadata.levels`). Level 1 is what kproxy wrote befor
 FEATURE = "kproxy.level"
 """Its name as a feature (KIP-584): `kafka-features.sh` shows and upgrades it."""
 OLDEST = 1
-NEWEST = 9
+NEWEST = 10
 RELEASED = 9
 """The newest level of a release. It is closed: what is new from now on needs the next one."""
 CALLS_FROM = 2
@@ -57,3 +57,5 @@ LANES_FROM = 9
 """Share groups may have lanes, which may be held."""
 LIFE_FROM = 9
 """Queues and records may go by themselves, wait under a key, and be appended on a condition."""
+JOBS_FROM = 10
+"""The server may have bulk jobs."""

@@ -14,7 +14,7 @@ from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import denied, need_settings
 from kproxy.handlers.common.route_checks import check_routes, signed
 from kproxy.handlers.configs import groups as group_configs
-from kproxy.handlers.configs import lanes
+from kproxy.handlers.configs import jobs, lanes
 from kproxy.loop.pace import Pace
 from kproxy.metadata import queue_settings
 from kproxy.metadata.catalogue import absent
@@ -83,6 +83,9 @@ async def _altered(
         with Refusing(answer):
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, "the request names this resource twice")
+            if of_queue is _incremental and jobs.orders(resource):
+                await jobs.order(worker, request, resource, validate_only=body.validate_only)
+                continue
             if of_queue is not _whole or resource.resource_type != BROKER_LOGGER:
                 need_settings(request, Op.ALTER_CONFIGS, resource)
             if _only_deletes(worker, resource):

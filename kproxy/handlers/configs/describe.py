@@ -15,7 +15,8 @@ from kproxy.delays.standing import DelayStanding, waiting_for
 from kproxy.handlers.common.items import Refusing
 from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import need_settings
-from kproxy.handlers.configs import server_settings
+from kproxy.handlers.configs import jobs, server_settings
+from kproxy.handlers.configs.jobs import JOBS
 from kproxy.handlers.configs.lanes import LANES, stand
 from kproxy.handlers.configs.letters import LETTERS, letters_of
 from kproxy.handlers.configs.server_settings import Told
@@ -71,7 +72,12 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
             "resource_name": resource.resource_name,
             "configs": (),
         }
+        results.append(result)
         with Refusing(result):
+            if resource.resource_type == BROKER and resource.configuration_keys == (JOBS,):
+                told = await jobs.listed(worker, request)
+                result["configs"] = [_told(body, JOBS, told, "Bulk jobs.")]
+                continue
             need_settings(request, Op.DESCRIBE_CONFIGS, resource)
             wanted = resource.configuration_keys
             names = set(wanted) if wanted else None
@@ -98,7 +104,6 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
                         stands = await stand(worker, request, resource.resource_name, queue)
                         found.append(_told(body, name, stands, "How a group's lanes stand."))
             await request.budget.step(sum(map(_size, found)))
-        results.append(result)
         await request.budget.step(_RESULT_BYTES)
     return {"results": results}
 

@@ -16,6 +16,7 @@ from kproxy.virtual.commands import (
     delays,
     group_settings,
     groups,
+    jobs,
     offsets,
     producers,
     queues,
@@ -28,6 +29,6 @@ from kproxy.virtual.commands import (
 )
 
 __all__ = [
-    "access", "delays", "group_settings", "groups", "offsets", "producers", "queues", "records",
-    "restore", "routes", "shards", "shares", "transactions",
+    "access", "delays", "group_settings", "groups", "jobs", "offsets", "producers", "queues",
+    "records", "restore", "routes", "shards", "shares", "transactions",
 ]  # fmt: skip

@@ -81,6 +81,7 @@ class Kind(IntEnum):
     APPEND_IF = 61
     EXPIRE_QUEUE = 62
     FREE_LANES = 63
+    CHANGE_JOB = 64
 
 
 COPIED = struct.Struct(">QQq")  # APPEND's log offset, size and largest timestamp through it

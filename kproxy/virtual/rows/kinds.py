@@ -110,6 +110,7 @@ class RowKind(_Kind):
     IDLE_DUE = b"6", 9, "index"  # when to look whether anybody uses a queue
     IDLE = b"7", 9, "swept"  # a queue's time in that index, and since when nobody has used it
     WAITING_KEY = b"8", 9, "swept"  # the waiting batch of a key, where records replace others
+    JOB = b"!", 10, "published"  # a bulk job, in shard 0
 
 
 class CatalogueRow(_Kind):

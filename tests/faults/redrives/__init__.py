@@ -1,1 +1,1 @@
-"""Redrives while servers are killed."""
+"""Redrives and bulk jobs while servers are killed."""

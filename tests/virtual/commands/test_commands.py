@@ -13,6 +13,7 @@ from kproxy.virtual.commands.access import Secure
 from kproxy.virtual.commands.envelope import COPIED, Envelope, Kind, decode
 from kproxy.virtual.commands.group_settings import ConfigureGroup
 from kproxy.virtual.commands.groups import ChangeGroup, DeleteGroup
+from kproxy.virtual.commands.jobs import ChangeJob
 from kproxy.virtual.commands.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -112,6 +113,9 @@ WRITTEN: list[tuple[Any, Callable[[], Envelope] | None, Kind, tuple[int, int, in
      b'{"group":"g","set":{"a":"1"},"drop":["b"],"all":false}'),
     (Secure({"Aa": {"v": 1}, "Ab": None}), None, Kind.SECURE, (0, 0, 0),
      b'{"changes":{"Aa":{"v":1},"Ab":null}}'),
+    (ChangeJob("j", 7, {"do": "delete"}), None, Kind.CHANGE_JOB, (0, 7, 0),
+     b'{"name":"j","value":{"do":"delete"}}'),
+    (ChangeJob("j", -1, None), None, Kind.CHANGE_JOB, (0, -1, 0), b'{"name":"j","value":null}'),
     (DeleteGroup("g"), None, Kind.DELETE_GROUP, (0, 0, 0), b'{"group":"g"}'),
     (COMMIT, lambda: COMMIT.envelope(1), Kind.COMMIT, (0, 0, 9),
      b'{"group":"g","member":"m","epoch":3,"offsets":[["' + ID.encode()
@@ -221,6 +225,7 @@ def test_deletions_are_accepted_on_a_full_disk() -> None:
         "CLAIM", "ASSIGN_PARTITIONS", "QUEUE_READY", "COMPACT", "END", "MARKER", "COMPLETE",
         "EXPIRE_TRANSACTION", "SHARE_LOOK", "AIM_FORWARD", "SETTLE_FORWARD",
         "FORGET_LANDED", "FORGET_PRODUCERS", "RESTORED", "SECURE", "FREE_LANES", "EXPIRE_QUEUE",
+        "CHANGE_JOB",
     }  # fmt: skip
     modest = {kind.name for kind, traits in TRAITS.items() if traits.disk == DiskUse.MODEST}
     assert modest == {
@@ -264,6 +269,8 @@ def story() -> list[Envelope]:
     log += [group(version, 1, {"m": ROW})]
     log += [group(len(log) - 1, 0, {"m": None}), DeleteGroup("g").envelope()]
     log += [ConfigureGroup("g", {"a": "1"}, []).envelope()]
+    log += [ChangeJob("j", -1, {}).envelope(), ChangeJob("j", len(log), {"after": "q"}).envelope()]
+    log += [ChangeJob("k", -1, {}).envelope(), ChangeJob("k", len(log), None).envelope()]
     log += [Secure({"Aa": {}, "Ub": {"v": 1}}).envelope(), Secure({"Aa": None}).envelope()]
     log += [append(8, producer=8, sequence=0, time_ms=5), append(9, producer=9, sequence=0)]
     log += [Envelope(Kind.APPEND_IF, Q, 0, body=AppendIf.body(batch(b"if"), n)) for n in (9, 0)]
