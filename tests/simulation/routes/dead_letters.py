@@ -124,6 +124,10 @@ class Queues:
     def all(self, first: str = "") -> Iterator[Queue]:
         return iter(self.by_name.values())
 
+    def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
+        """Yield nothing: nobody searches for names here."""
+        return iter(())
+
     def group_row(self, group: str) -> bytes | None:
         return None
 
