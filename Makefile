@@ -12,7 +12,7 @@ STEADY := PYTHONHASHSEED=0
 # Tests are compiled once, not in each process, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-shuffled coverage test-long record prove soak check format clean kafka-libs spark-jars old-clients spark bench bench-quick
+.PHONY: run test test-shuffled coverage test-long record prove soak check format clean kafka-libs kafka44-libs spark-jars old-clients spark bench bench-quick
 
 # On 127.0.0.1:9092 with its data in ./data, unless KPROXY_LISTEN and KPROXY_DATA_DIR say otherwise.
 run: $(VENV)/.run
@@ -39,7 +39,7 @@ coverage: $(VENV)/.dev kafka-libs spark-jars old-clients
 	grep TOTAL build/coverage.txt
 
 # All long proofs on this commit; one that passed is not run again. Its record is docs/proofs.md.
-prove: $(VENV)/.dev kafka-libs spark-jars old-clients
+prove: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients
 	$(BIN)/python -m tests.running.prove
 
 # Fresh seeds of all simulations, on two processes; conditions that none reaches show.
@@ -47,12 +47,12 @@ MINUTES ?= 60
 soak: $(VENV)/.dev
 	$(STEADY) $(BIN)/python -m tests.running.soak --minutes $(MINUTES)
 
-test-long: $(VENV)/.dev kafka-libs spark-jars old-clients
+test-long: $(VENV)/.dev kafka-libs kafka44-libs spark-jars old-clients
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest --live -m "not long" tests/kafka
 
 # Kafka's answers, which kproxy's are compared with: tests/kafka/golden.
-record: $(VENV)/.dev kafka-libs
+record: $(VENV)/.dev kafka-libs kafka44-libs
 	$(BIN)/python -m pytest --record -m "not long" tests/kafka
 
 # kproxy against the Kafka beside it: README's table and picture, in benchmarks/results.
@@ -86,6 +86,7 @@ spark: $(VENV)/.run spark-jars
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[console,spark]"
 
 kafka-libs: .tools/kafka-libs/.done
+kafka44-libs: .tools/kafka44-libs/.done
 spark-jars: .tools/spark-jars/.done
 old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # Releases of one artifact exclude each other as dependencies.

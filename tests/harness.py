@@ -25,6 +25,7 @@ from tests.running.cpu import note_start
 from tests.wire import Wire
 
 KAFKA_LIBS = ROOT / ".tools" / "kafka-libs"
+NEWEST_KAFKA_LIBS = ROOT / ".tools" / "kafka44-libs"
 SPARK_JARS = ROOT / ".tools" / "spark-jars"
 CLIENT_JARS = ROOT / ".tools" / "client-jars"
 OLD_KAFKA_PYTHON = ROOT / ".tools" / "kafka-python-2.0.2"

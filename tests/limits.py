@@ -207,7 +207,8 @@ FIXED: dict[str, str] = {
         handlers.configs.letters._KINDS_MAX handlers.configs.jobs._JOBS_MAX
         server.bulk_jobs._LOT
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
-        handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        handlers.groups.admin._DELETED_AT_ONCE handlers.groups.admin._BEGUN_AT_ONCE
+        handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
         groups.assigning.configured_topology.TASKS_MAX
         handlers.common.creations._PARTITIONS_AT_ONCE handlers.common.creations._CREATED_AT_ONCE
@@ -238,6 +239,7 @@ FIXED: dict[str, str] = {
         tools.records.waiting._LIMIT
         console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
         console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
+        tools.records.walks._PAGES_MAX tools.records.waiting._STATES_AT_ONCE
         tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
@@ -257,7 +259,8 @@ FIXED: dict[str, str] = {
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
         tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
-        console.access._SHOWN_MAX console.transactions._SHOWN_MAX console.groups._SHOWN_MAX
+        console.cluster._SHOWN_MAX console.groups._SHOWN_MAX
+        tools.records.letters._PARTITIONS_MAX tools.records.letters._TEXT_MAX
         console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """

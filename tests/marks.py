@@ -66,6 +66,7 @@ LONG = (
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",
     # A coordinator's rules, which do not depend on where its log is.
     r"kafka/groups/test_streams_groups_like_kafka.py::test_(?!internal).*\[kafka",
+    r"kafka/at_versions/test_newest_versions_like_kafka.py.*\[kafka",
     # Mistakes that only some of the seeds show.
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
     r"simulation/bulk/.*mistakes_are_found\[(a|the|any)_",
@@ -93,8 +94,8 @@ OUTSIDE = (
     "hung_disk/", "network/test_faults.py", "network/test_part_of_kafka.py",
     "network/test_workloads.py",
     "observe/test_http_thread.py", "observe/test_prometheus.py", "on_kafka/", "releases/",
-    "project/test_readme.py", "security/test_certificates.py", "spark/",
-    "tools/test_security_page.py",
+    "project/test_readme.py", "protocol/test_newer.py::test_fields",
+    "security/test_certificates.py", "spark/", "tools/test_security_page.py",
 )  # fmt: skip
 """Folders, files and tests that count as `outside`; so does each test that has a Kafka."""
 DEAR = (

@@ -44,15 +44,15 @@ class Kafka(RunningKafka):
 
     def __init__(
         self, directory: Path, *java: str, advertise: int | None = None, more: str = "",
-        cluster: str | None = None, member: Member | None = None,
+        cluster: str | None = None, member: Member | None = None, libs: Path = KAFKA_LIBS,
     ) -> None:  # fmt: skip
         """Take `java`: its options; without any a small heap, as many run beside each other.
 
         `advertise`: the port that clients are told, of a proxy between. `more`: settings that hold
         over those here; PORT and CONTROLLER_AT stand for its ports. `cluster`: the id of its
-        cluster, where it is not the first there.
+        cluster, where it is not the first there. `libs`: of its release.
         """
-        need(KAFKA_LIBS.exists(), "Kafka's broker: make kafka-libs")
+        need(libs.exists(), f"Kafka's broker: make {libs.name}")
         super().__init__(free_port())
         alone = Member(1, {1: free_port()}, cluster or uuid.uuid4().hex[:22])
         member = member or alone
@@ -90,8 +90,8 @@ group.share.min.record.lock.duration.ms=1000
 """
         )
         self._base = [
-            need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(KAFKA_LIBS),
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{KAFKA_LIBS}/*",
+            need_program("java"), *(java or ("-Xmx512m", *SHORT_LIVED_JAVA)), *archived(libs),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libs}/*",
         ]  # fmt: skip
         self._properties, self._format_s = properties, 0.0
         if member.formatted is None:
@@ -99,7 +99,7 @@ group.share.min.record.lock.duration.ms=1000
         else:
             _copy(member.formatted / "logs", directory / "logs", member.node)
         if len(member.controllers) == 1:  # one of several is not ready by itself
-            with missing_archive(KAFKA_LIBS) as archive:
+            with missing_archive(libs) as archive:
                 if archive is not None:
                     self._make(archive)
         self.start()

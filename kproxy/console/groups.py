@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kproxy.console.cluster import lag_chart
 from kproxy.console.pages import LINES, Asked, Page, link
 from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.client import GROUP, Client, Refused
@@ -39,7 +40,7 @@ def group_page(asked: Asked) -> Page:
         return share_page(asked)
     lines = lag_lines(client, group)
     values = {
-        "group": state, "settings": _settings(client, group),
+        "group": state, "chart": lag_chart(asked, group), "settings": _settings(client, group),
         "members": state.members[:_SHOWN_MAX], "lines": lines[:_SHOWN_MAX],
         "left_out": max(0, len(lines) - _SHOWN_MAX),
         "members_left_out": max(0, len(state.members) - _SHOWN_MAX),
@@ -68,6 +69,7 @@ def share_page(asked: Asked) -> Page:
     lines, owed = _states(client, group, shares, names[:_QUEUES_SHOWN])
     values = {
         "group": state, "settings": (settings := _settings(client, group)),
+        "chart": lag_chart(asked, group),
         "members": state.members[:_SHOWN_MAX], "lines": lines[:_SHOWN_MAX],
         "members_left_out": max(0, len(state.members) - _SHOWN_MAX),
         "left_out": max(0, len(shares) - min(len(lines), _SHOWN_MAX)), "owed": owed,

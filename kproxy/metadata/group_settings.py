@@ -1,11 +1,11 @@
-"""The settings of a group: all of Kafka 4.3's (`GroupConfig`), some of 4.4's, and kproxy's own.
+"""The settings of a group: all of Kafka 4.4's (`GroupConfig`), and kproxy's own.
 
 The worker has a default for each setting that a group does not set (`config_of_groups`). Checks and
 their texts follow Kafka's.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,12 +13,15 @@ from kproxy.common.errors import Code, KafkaError
 from kproxy.metadata.group_values import (
     FROM_LATEST,
     AutoOffsetReset,
+    WholeFault,
+    assignor,
     at_least,
     backoffs,
     dead_letter_queue,
     isolation,
     offset_reset,
     reset_of,
+    tag_keys,
     true_or_false,
 )
 from kproxy.metadata.lane_settings import LANE_SETTINGS, LaneRules, rules_of
@@ -28,6 +31,7 @@ from kproxy.metadata.setting import (
     COPIES_BY,
     INT,
     INT_MAX,
+    LIST,
     SET_BY,
     STRING,
     Setting,
@@ -35,10 +39,12 @@ from kproxy.metadata.setting import (
     parts,
     shown,
 )
+from kproxy.virtual.levels import KAFKA_44_FROM
 from kproxy.virtual.rows.group_settings import decode_group_configs
 
 DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 COPIES_RECORD = "errors.deadletterqueue.copy.record.enable"
+ASSIGNOR, TAGS = "streams.assignor.name", "streams.rack.aware.assignment.tags"
 RETRY_BACKOFF = "kproxy.share.retry.backoff.ms"
 _PARSED_MAX = 10_000
 _VALUE_MAX = 10_000  # characters
@@ -50,6 +56,12 @@ _SHOWN_MAX = 1000  # characters of them, in an error: it is cut off at 2,000
 def _number(name: str, least: int | None, documentation: str, field: str = "") -> Setting:
     read = at_least(least)
     return Setting(name, INT, "", read, documentation, f"group.{name}", field=field, value=int)
+
+
+def _without_effect(setting: Setting) -> Setting:
+    """Return a setting of Kafka 4.4 that says how its coordinators share threads."""
+    text = f"{setting.documentation} Kept, and without effect: assignments are made in slices."
+    return replace(setting, documentation=text, has_effect=False, level=KAFKA_44_FROM)
 
 
 _ORDERED = (
@@ -108,6 +120,18 @@ _ORDERED = (
     Setting(DEAD_LETTERS, STRING, "", dead_letter_queue,
             "The queue that gets what a share group rejects or was given too often; empty: none.",
             field="dead_letter_queue"),
+    _without_effect(Setting(
+        "consumer.assignor.offload.enable", BOOLEAN, "true", true_or_false,
+        "Whether a consumer group's assignment is made beside the coordinator.")),
+    _without_effect(Setting(
+        "share.assignor.offload.enable", BOOLEAN, "true", true_or_false,
+        "Whether a share group's assignment is made beside the coordinator.")),
+    Setting(ASSIGNOR, STRING, "sticky", assignor(ASSIGNOR, "sticky"),
+            "The assignor of a streams group; there is one.", level=KAFKA_44_FROM),
+    Setting(TAGS, LIST, "", tag_keys(TAGS),
+            "The keys of client tags that members of a streams group are to have; one that lacks"
+            " some is told so. The assignor does not look at tags, as Kafka's does not.",
+            field="streams_tags", value=lambda text: tuple(parts(text)), level=KAFKA_44_FROM),
     Setting(COPIES_RECORD, BOOLEAN, "false", true_or_false,
             "Whether it gets the record's key, value and headers, too, or only where it is from.",
             field="dead_letter_copies_record", value=is_true),
@@ -159,6 +183,7 @@ class GroupSettings:
     streams_num_standby_replicas: int = 0
     streams_assignment_interval_ms: int = 1000
     streams_initial_rebalance_delay_ms: int = 3000
+    streams_tags: tuple[str, ...] = ()
     auto_offset_reset: AutoOffsetReset = FROM_LATEST
     read_committed: bool = False
     renew_enabled: bool = True
@@ -232,6 +257,8 @@ class GroupRules:
                     raise ValueError(f"it is longer than {_VALUE_MAX} characters")
                 read[name] = SETTINGS[name].read(value)
                 self._check_least(name, read[name])
+            except WholeFault as fault:
+                raise KafkaError(Code.INVALID_CONFIG, str(fault)) from None
             except ValueError as fault:
                 text = f"Invalid value {value[:_SHOWN_MAX]} for configuration {name}: {fault}"
                 raise KafkaError(Code.INVALID_CONFIG, text) from None

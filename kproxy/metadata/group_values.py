@@ -118,10 +118,45 @@ def offset_reset(value: str) -> str:
     return value
 
 
+class WholeFault(ValueError):
+    """A fault whose text says which setting it is of, as some of Kafka's do."""
+
+
+def assignor(name: str, *known: str) -> Read:
+    """Return a check of the name of an assignor."""
+
+    def read(value: str) -> str:
+        value = _trimmed(value)
+        if value not in known:
+            raise WholeFault(
+                f"{name} '{value}' is not a registered task assignor. Registered assignors are:"
+                f" [{', '.join(known)}]."
+            )
+        return value
+
+    return read
+
+
+def tag_keys(name: str) -> Read:
+    """Return a check of a list of keys of client tags."""
+
+    def read(value: str) -> str:
+        found = parts(value)
+        if len(set(found)) < len(found):
+            raise WholeFault(f"{name} must not contain duplicate tag keys.")
+        if "" in found:
+            raise WholeFault(f"Configuration '{name}' values must not be empty.")
+        return ",".join(found)
+
+    return read
+
+
 def dead_letter_queue(value: str) -> str:
     value = _trimmed(value)
     if value.startswith("__"):
-        raise ValueError("The name of a dead-letter queue must not start with __")
+        raise WholeFault(
+            "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'"
+        )
     fault = name_fault(value) if value else None
     if fault is not None:
         raise ValueError(fault)

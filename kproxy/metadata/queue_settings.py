@@ -22,6 +22,7 @@ from kproxy.metadata.routing import read_configs
 from kproxy.metadata.setting import LONG_MAX, parts, shown
 from kproxy.metadata.topic_settings import SETTINGS, conflict
 from kproxy.protocol.batch import CODECS
+from kproxy.protocol.record_runs import RECORD_BYTES_MAX
 from kproxy.virtual.folds.route_definitions import CONFIGS, TO
 
 SIZE, CONDITION = "max.message.bytes", "kproxy.append.if"
@@ -125,6 +126,8 @@ def _condition_conflict(values: Mapping[str, str]) -> str | None:
     return None
 
 
+_LATE_BY, _LATE_MS_MAX = 4, 3_600_000
+"""The part of a silence that retention by size may be late behind it, and the most."""
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """A partition with records is looked at for retention this often at least."""
 
@@ -151,6 +154,10 @@ class QueueSettings:
     expires_with_records: bool
     expires_by_header: bool
     """Whether records say when share groups are not given them any more."""
+    unpacked_record_max: int
+    """A record of a compressed batch has no more bytes."""
+    bounds_records: bool
+    """Whether any record may be too large by itself: to be passed on, or to be taken at all."""
     conditional: bool
     """Whether a record may say where its partition must end."""
     takes_dead_letters: bool
@@ -174,14 +181,21 @@ class QueueSettings:
     delay: DelaySettings | None
     """None: no record waits."""
 
-    def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
+    @property
+    def retained_by_size(self) -> bool:
+        """Whether each record that comes may be one too many, or one batch of too many bytes."""
+        return self.retention_bytes >= 0 or self.retention_records >= 0
+
+    def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int, idle_ms: int = 0) -> int:
         """Return when retention checks a partition next whose records begin at `oldest_ms`.
 
-        As Kafka's checks, not before `check_ms` have passed, however old the records are.
+        As Kafka's checks, not before `check_ms` have passed, however old the records are. A
+        partition that may have too many is looked at soon again: the rarer, the longer nothing has
+        come (`idle_ms`).
         """
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
-        if self.retention_bytes >= 0 or self.retention_records >= 0:
-            return soonest_ms
+        if self.retained_by_size:
+            again_ms = now_ms + min(idle_ms // _LATE_BY, _LATE_MS_MAX)
         if self.retained_from_arrival and self.retention_ms >= 0:
             return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
         if self.retention_ms >= 0 and oldest_ms >= 0:
@@ -227,6 +241,7 @@ def _parsed(configs: tuple[tuple[str, str], ...]) -> QueueSettings:
         or told["conditional"]
         or (delay is not None and (delay.by_header or delay.by_key)),
         route_lag_max=int(effective(LAG_MAX, values)) if values.get(TO) else None,
+        bounds_records=bool(values.get(TO)) or told["unpacked_record_max"] < RECORD_BYTES_MAX,
         delay=delay,
         **told,
     )

@@ -1,4 +1,4 @@
-"""The settings of a topic: all of Kafka 4.3's (`TopicConfig`, `LogConfig`), and kproxy's own.
+"""The settings of a topic: all of Kafka 4.4's (`TopicConfig`, `LogConfig`), and kproxy's own.
 
 Some say how Kafka cuts a partition's log into files and copies it between brokers. Queues have no
 such files or copies: these settings are checked, kept and shown, and have no effect.
@@ -29,11 +29,18 @@ from kproxy.metadata.setting import (
     parts,
     whole,
 )
-from kproxy.virtual.levels import ARRIVAL_FROM, COMPACTION_FROM, LIFE_FROM, OLDEST
+from kproxy.virtual.levels import (
+    ARRIVAL_FROM,
+    COMPACTION_FROM,
+    KAFKA_44_FROM,
+    LIFE_FROM,
+    OLDEST,
+)
 
 TWO_WEEKS_MS = 14 * 24 * 3600 * 1000
 _DAY_MS, _WEEK_MS = 24 * 3600 * 1000, 7 * 24 * 3600 * 1000
 _GIB = 1 << 30
+UNPACKED_MOST = 2**31 - 9  # the longest array of Java's
 
 
 def _gzip_level(value: str) -> str:
@@ -97,6 +104,10 @@ _EFFECTIVE = (
     number("max.compaction.lag.ms", LONG, LONG_MAX, 1,
            "How long a record may stay out of compaction, at most; milliseconds.",
            "log.cleaner.max.compaction.lag.ms", field="max_compaction_lag_ms"),
+    number("max.decompressed.message.bytes", INT, UNPACKED_MOST, 1,
+           "The largest record of a compressed batch that is taken, unpacked; bytes, from 32 MiB on"
+           " any.", "max.decompressed.message.bytes", most=UNPACKED_MOST,
+           field="unpacked_record_max", level=KAFKA_44_FROM),
     number("max.message.bytes", INT, 1048588, 0,
            "The largest record batch that is taken, as it is stored; bytes.", "message.max.bytes"),
     number("message.timestamp.after.max.ms", LONG, 3_600_000, 0,
@@ -151,6 +162,11 @@ _REMOTE = (
            "log.local.retention.bytes"),
     number("local.retention.ms", LONG, -2, -2, "How long it stays here.",
            "log.local.retention.ms"),
+    number("remote.copy.lag.bytes", LONG, -1, -1,
+           "How much may come behind a file before it is copied.", "log.remote.copy.lag.bytes",
+           level=KAFKA_44_FROM),
+    number("remote.copy.lag.ms", LONG, 0, -1, "How old it may be before it is copied.",
+           "log.remote.copy.lag.ms", level=KAFKA_44_FROM),
     Setting("remote.log.copy.disable", BOOLEAN, "false", boolean,
             "Whether nothing more is copied."),
     Setting("remote.log.delete.on.disable", BOOLEAN, "false", boolean,

@@ -25,6 +25,7 @@ from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags, tag_value
 from kproxy.protocol.name_search import TAG
+from kproxy.protocol.newer import REQUESTS, RESPONSES
 from kproxy.protocol.varint import Malformed, uvarint
 
 ZERO_UUID = UUID(int=0)
@@ -37,7 +38,7 @@ _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 class RequestHeader(NamedTuple):
     """`body_at` is the byte position of the body.
 
-    -1: kio does not know the version; NOT_LOADED: its schemas are to be loaded first. `search`: the
+    -1: nobody knows the version; NOT_LOADED: its schemas are to be loaded first. `search`: the
     value of kproxy's own tagged field (`name_search`), empty where there is none.
     """
 
@@ -89,7 +90,8 @@ def _loaded(load: Callable[[int, int], Any], key: int, version: int) -> Any:
     try:
         return load(key, version)
     except (UnknownAPIKey, UnknownEntity):
-        return None
+        newer = (REQUESTS if load is load_request_schema else RESPONSES).get((key, version))
+        return None if newer is None else newer()
 
 
 _flexible: dict[tuple[int, int], bool] = {}

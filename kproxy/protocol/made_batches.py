@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from kproxy.protocol.batch import CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from kproxy.protocol.codecs import Unfit, pack, packings
-from kproxy.protocol.varint import Malformed, read_varlong, uvarint
+from kproxy.protocol.varint import Malformed, read_varlong, uvarint, varlong
 
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
@@ -50,7 +50,7 @@ def body_of(content: Content, more: Sequence[bytes]) -> bytes:
     """Return a record from its key on, with these headers behind its own."""
     return b"".join(
         (
-            _sized(content.key), _sized(content.value), _varlong(content.headers + len(more)),
+            _sized(content.key), _sized(content.value), varlong(content.headers + len(more)),
             content.header_bytes, *more,
         )
     )  # fmt: skip
@@ -65,12 +65,8 @@ def _field(record: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return record[at : at + size], at + size
 
 
-def _varlong(value: int) -> bytes:
-    return uvarint((value << 1) ^ (value >> 63))
-
-
 def _sized(data: bytes | None) -> bytes:
-    return _NONE if data is None else _varlong(len(data)) + data
+    return _NONE if data is None else varlong(len(data)) + data
 
 
 def header(name: str, value: str | bytes) -> bytes:
@@ -80,8 +76,8 @@ def header(name: str, value: str | bytes) -> bytes:
 
 def record(offset_delta: int, content: Content, more: Sequence[bytes]) -> bytes:
     """Return a record with these headers behind its own; its time is the batch's."""
-    body = b"\0\0" + _varlong(offset_delta) + body_of(content, more)
-    return _varlong(len(body)) + body
+    body = b"\0\0" + varlong(offset_delta) + body_of(content, more)
+    return varlong(len(body)) + body
 
 
 _TAIL = struct.Struct(">hiqqqhii")  # a record batch's header, from its attributes on
@@ -108,7 +104,7 @@ def batch_of_bodies(
         for delta, (body, time_ms) in enumerate(bodies):
             if time_ms > last_ms:
                 last_ms = time_ms
-            head = b"\0" + _varlong(time_ms - first_ms) + _varlong(delta)
+            head = b"\0" + varlong(time_ms - first_ms) + varlong(delta)
             parts += (uvarint(2 * (len(head) + len(body))), head, body)
         data = b"".join(parts)
     if codec:
@@ -143,7 +139,7 @@ def gapped_batch(records: Sequence[Cut], codec: int = 0) -> bytes:
     for offset, time_ms, body in records:
         if time_ms != before_ms:
             before_ms, last_ms = time_ms, max(last_ms, time_ms)
-            stamp = b"\0" + _varlong(time_ms - first_ms)
+            stamp = b"\0" + varlong(time_ms - first_ms)
         head = stamp + uvarint(2 * (offset - base))
         parts += (uvarint(2 * (len(head) + len(body))), head, body)
     data = b"".join(parts)

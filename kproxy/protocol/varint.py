@@ -62,3 +62,8 @@ def uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def varlong(value: int) -> bytes:
+    """Return a number as record fields have it: zigzag, then base 128."""
+    return uvarint((value << 1) ^ (value >> 63))

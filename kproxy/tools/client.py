@@ -355,13 +355,6 @@ class Client:
         found = chain.from_iterable(self._states(queue, "delays", nodes))
         return sorted(found, key=lambda one: int(one["partition"]))
 
-    def waiting(self, queue: str, partition: int, place: str, node: int) -> dict[str, Any]:
-        """Return some of a partition's records that wait, from a place on, and the next place."""
-        for told in self._states(queue, f"waiting:{partition}:{place}", [node]):
-            found: dict[str, Any] = told
-            return found
-        raise Refused(f"{queue}: no worker says what waits for partition {partition}")
-
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
         """Return the states of routes out of a queue's partitions, by the queue that defines
         each; of its redrive: `REDRIVES`.

@@ -42,9 +42,16 @@ class RouteLine:
 
 def route_settings(client: Client, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings that say to or from where, of queues that define a route."""
+    return settings_of(client, names, (ROUTE_TO, ROUTE_FROM))
+
+
+def settings_of(
+    client: Client, names: Sequence[str], keys: tuple[str, ...]
+) -> dict[str, dict[str, str]]:
+    """Return settings of queues by these names, those that have a value."""
     found = {}
     for some in chunks(names, 1000):
-        for result in client.configs(some, (ROUTE_TO, ROUTE_FROM)):
+        for result in client.configs(some, keys):
             given = {config.name: config.value for config in result.configs if config.value}
             if given:
                 found[result.resource_name] = given

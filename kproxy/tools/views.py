@@ -8,6 +8,7 @@ from typing import Any
 
 from kproxy.protocol.name_search import ALL, NameSearch
 from kproxy.tools.client import PAGE, Client, Cursor
+from kproxy.tools.records.walks import Parts, walk
 from kproxy.tools.routes import Leaders, RouteLine, own_routes, route_settings, routes_of
 
 _MANY = 200  # groups asked for at a time
@@ -104,27 +105,16 @@ def some_routes(
     client: Client, *, first: str, prefix: str, limit: int
 ) -> tuple[list[tuple[str, RouteLine]], str | None]:
     """Return queues that define a route, so many at most, and the name to go on from; None: there
-    is no more. Names are looked at for a while, as by `some_queues`.
+    is no more. Names are looked at for a while, as by `walk`.
     """
-    found: list[tuple[str, RouteLine]] = []
-    for number, topics in enumerate(client.pages(NameSearch(prefix, first=first)), 1):
-        parts: dict[str, dict[int, int]] = {}
-        for topic in topics:
-            if topic.name.startswith(prefix):
-                leaders = parts.setdefault(topic.name, {})
-                leaders.update((part.partition_index, part.leader_id) for part in topic.partitions)
+
+    def pick(parts: Parts, most: int) -> list[tuple[str, RouteLine]]:
         definers = route_settings(client, list(parts))
         names = [name for name in parts if name in definers]
-        wanted = {name: parts[name] for name in names[: limit + 1 - len(found)]}
-        found += sorted(own_routes(client, wanted), key=lambda one: one[0])
-        last = topics[-1].name if topics else prefix
-        if len(found) > limit:
-            return found[:limit], found[limit][0]
-        if not last.startswith(prefix):
-            break
-        if number == _LOOKS_MAX:
-            return [one for one in found if one[0] != last], last
-    return found, None
+        wanted = {name: parts[name] for name in names[:most]}
+        return sorted(own_routes(client, wanted), key=lambda one: one[0])
+
+    return walk(client, pick, first=first, prefix=prefix, limit=limit)
 
 
 def _lines(

@@ -57,5 +57,7 @@ LANES_FROM = 9
 """Share groups may have lanes, which may be held."""
 LIFE_FROM = 9
 """Queues and records may go by themselves, wait under a key, and be appended on a condition."""
+KAFKA_44_FROM = 10
+"""Queues and groups may have the settings that came with Kafka 4.4."""
 JOBS_FROM = 10
 """The server may have bulk jobs."""

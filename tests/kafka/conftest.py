@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from tests.harness import Served, served
-from tests.kafka.recorded import GOLDEN, Mode, Recorded, book, mode_of
+from tests.harness import NEWEST_KAFKA_LIBS, Served, served
+from tests.kafka.recorded import GOLDEN, VERSION, Mode, Recorded, book, mode_of
 from tests.real_kafka import Kafka
 from tests.running.run import Sites
 from tests.workers import Workers
@@ -70,6 +70,16 @@ def two_workers(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield workers.workers[0]
 
 
+@pytest.fixture(scope="session")
+def newest_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Yield a real Kafka of the newest release, where one is asked."""
+    kafka = Kafka(tmp_path_factory.mktemp("newest-kafka"), libs=NEWEST_KAFKA_LIBS)
+    try:
+        yield kafka.wait_ready()
+    finally:
+        kafka.stop()
+
+
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     """Return Kafka's answers to the test's requests, the same for each kind of server."""
@@ -77,8 +87,12 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
     key = node.name
     for site in SITES:
         key = key.replace(f"[{site}]", "").replace(f"[{site}-", "[").replace(f"-{site}]", "]")
+    version = getattr(request.module, "KAFKA", VERSION)
+    kafka, mode = "kafka" if version == VERSION else "newest_kafka", mode_of(request.config)
+    if mode != Mode.RECORDED:
+        request.getfixturevalue(kafka)  # now: a test leaves no process behind
     return Recorded(
-        book(GOLDEN / f"{node.path.stem}.json"), key,
-        partial(request.getfixturevalue, "kafka"), mode_of(request.config),
+        book(GOLDEN / version / f"{node.path.stem}.json", version), key,
+        partial(request.getfixturevalue, kafka), mode,
         is_long=node.get_closest_marker("long") is not None,
     )  # fmt: skip

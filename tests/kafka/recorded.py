@@ -19,7 +19,9 @@ from tests.kafka.canonical import canonical, listening
 from tests.real_kafka import Kafka
 
 VERSION = "4.3.1"
-GOLDEN = Path(__file__).parent / "golden" / VERSION
+NEWEST = "4.4.0"
+"""The release that modules with KAFKA = NEWEST compare with: of its own requests."""
+GOLDEN = Path(__file__).parent / "golden"
 Target = Kafka | Served
 _WIDTH = 120
 
@@ -42,12 +44,12 @@ class Said(NamedTuple):
 class Book:
     """The recordings of a module."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, version: str = VERSION) -> None:
+        self.path, self.version = path, version
         self._answers: dict[str, dict[str, Any]] = {}
         if path.exists():
             held = json.loads(path.read_text())
-            assert held["kafka"] == VERSION, f"{path} is of Kafka {held['kafka']}, not {VERSION}"
+            assert held["kafka"] == version, f"{path} is of Kafka {held['kafka']}, not {version}"
             self._answers = held["answers"]
 
     def find(self, key: str) -> Said | None:
@@ -57,7 +59,7 @@ class Book:
     def record(self, key: str, said: Said) -> None:
         self._answers[key] = said._asdict()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        listed = {"kafka": VERSION, "answers": dict(sorted(self._answers.items()))}
+        listed = {"kafka": self.version, "answers": dict(sorted(self._answers.items()))}
         self.path.write_text(_lines(listed) + "\n")
 
 
@@ -75,8 +77,8 @@ def _lines(value: Any) -> str:
 
 
 @cache
-def book(path: Path) -> Book:
-    return Book(path)
+def book(path: Path, version: str) -> Book:
+    return Book(path, version)
 
 
 _live: dict[tuple[Path, str], Said] = {}

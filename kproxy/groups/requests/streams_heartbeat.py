@@ -19,8 +19,9 @@ from kproxy.groups.requests import assigned_heartbeat as common
 from kproxy.loop.steps import EVERY, Spending, Steps, done, spent
 from kproxy.virtual.types import PartitionKey
 
-STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
+STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED, MISSING_CLIENT_TAGS = 0, 4, 5, 6
 STATIC_LEAVE_EPOCH = -2
+_OFFSETS_KNOWN = 1  # version
 _TAGS_MAX = 10_000  # Kafka Streams' own tags have 250 at most
 
 OwnedTasks = list[tuple[int, str, tuple[int, ...]]]
@@ -69,13 +70,16 @@ class StreamsHeartbeatResult:
     tells_endpoint: bool = False
 
 
-def check_supported(body: Any) -> None:
-    """Refuse what Kafka does not know yet. Raise KafkaError."""
+def check_supported(body: Any, version: int) -> None:
+    """Refuse what Kafka does not know yet: of version 0 Kafka 4.3, else 4.4. Raise KafkaError."""
+    offsets_known = version >= _OFFSETS_KNOWN
     common.refuse_first(
         [
             (body.instance_id is not None, "Static membership is not yet supported."),
-            (body.task_offsets is not None, "TaskOffsets are not supported yet."),
-            (body.task_end_offsets is not None, "TaskEndOffsets are not supported yet."),
+            (body.task_offsets is not None and not offsets_known,
+             "TaskOffsets are not supported yet."),
+            (body.task_end_offsets is not None and not offsets_known,
+             "TaskEndOffsets are not supported yet."),
             (bool(body.warmup_tasks), "WarmupTasks are not supported yet."),
             (body.topology is not None
              and any(one.source_topic_regex for one in body.topology.subtopologies),

@@ -17,7 +17,7 @@ from kproxy.worker.request import Request
 
 _OF_KAFKA = (
     ("transaction.version", 2, TRANSACTIONS_FROM),  # KIP-890: clients then enlist by writing
-    ("share.version", 1, SHARES_FROM),  # KIP-932
+    ("share.version", 2, SHARES_FROM),  # KIP-932, and KIP-1191: dead letters
     ("streams.version", 1, STREAMS_FROM),  # KIP-1071
 )
 """Kafka's features: name, the only version that is ever in force, the level that brings it."""

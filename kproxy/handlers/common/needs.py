@@ -145,7 +145,8 @@ class AccessNeeds(Protocol):
 
 
 class ClusterNeeds(Protocol):
-    """The level in force, and its rise."""
+    """The cluster and its node here, the level in force, and its rise."""
 
+    cluster: Cluster
     level: Level
     upgrades: Upgrades

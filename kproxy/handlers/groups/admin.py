@@ -26,6 +26,7 @@ from kproxy.virtual.rows.groups import GroupRow
 from kproxy.worker.request import Request
 
 _DELETED_AT_ONCE = 500
+_BEGUN_AT_ONCE = 100  # deletions that begin in one turn of the loop, some milliseconds
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _Named = tuple[str, GroupRow, Coordinator]
@@ -204,8 +205,10 @@ async def delete(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
         lot: list[dict[str, Any]] = [{"group_id": group_id} for group_id in some]
         await request.budget.step(_LISTED_BYTES * len(lot))
         async with create_task_group() as tasks:  # so that one commit takes them all
-            for result in lot:
-                tasks.start_soon(_delete, worker, request, result)
+            for begun in slices(lot, _BEGUN_AT_ONCE):
+                for result in begun:
+                    tasks.start_soon(_delete, worker, request, result)
+                await request.budget.rest()
         results += lot
     return {"results": results}
 

@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (88), as Kafka 4.3 has it (KIP-1071).
+"""StreamsGroupHeartbeat (88), as Kafka 4.4 has it (KIP-1071).
 
 The rules are in `groups.requests.streams_heartbeat`. Internal topics are made here, with the rights
 of the member that says that they are missing.
@@ -19,6 +19,7 @@ from kproxy.groups.model.streams_group import StreamsGroup
 from kproxy.groups.model.streams_member import StreamsMember
 from kproxy.groups.model.topology import ROLES, of_request
 from kproxy.groups.requests.streams_heartbeat import (
+    MISSING_CLIENT_TAGS,
     OwnedTasks,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
@@ -40,17 +41,21 @@ from kproxy.worker.request import Request
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _NAMING = (MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS)
 """Statuses that name topics of the group's topology."""
+_LAG_TOLD = 1
+_RECOVERY_LAG, _OFFSETS_MS = 10_000, 60_000
+"""The lag that a warm-up task may have, and the time between tasks' offsets, as in Kafka 4.4."""
 _PART_BYTES = 60  # about, until it is encoded
 
 
 async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]:
     """Return a StreamsGroupHeartbeatResponse; with tasks if they have changed."""
+    newer = request.version >= _LAG_TOLD
     answer: dict[str, Any] = {
         **NO_ERROR,
         "member_id": "",
         "member_epoch": 0,
         "heartbeat_interval": 0,
-        "acceptable_recovery_lag": 0,
+        "acceptable_recovery_lag": -1 if newer else 0,
         "task_offset_interval": 0,
         "status": (),
         "active_tasks": None,
@@ -71,6 +76,10 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
         statuses = await _without_hidden(request, group, statuses)
         settings = worker.group_settings(group.id)
         answer["heartbeat_interval"] = settings.streams_heartbeat_interval_ms
+        if newer:
+            statuses = (*statuses, *_untagged(group, result.member_id, settings.streams_tags))
+            answer["acceptable_recovery_lag"] = _RECOVERY_LAG
+            answer["task_offset_interval"] = _OFFSETS_MS
         answer |= await _endpoints(worker, request, result, group)
     answer["status"] = [{"status_code": one.code, "status_detail": one.detail} for one in statuses]
     if result.tasks is not None and group is not None and group.structure is not None:
@@ -80,13 +89,26 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
     return answer
 
 
+def _untagged(group: StreamsGroup, member_id: str, tags: tuple[str, ...]) -> Iterator[Status]:
+    """Yield what a member is told that lacks tags which its group's settings name."""
+    member = group.members.get(member_id)
+    missing = [] if member is None else [key for key in tags if key not in member.tags]
+    if missing:
+        yield Status(
+            MISSING_CLIENT_TAGS,
+            "Missing required client tags for rack-aware standby assignment:"
+            f" [{', '.join(missing)}]. Configure them via 'client.tag.<tagKey>' in your Streams"
+            " config.",
+        )
+
+
 async def _beat(worker: StreamsNeeds, request: Request) -> StreamsHeartbeatResult:
     body = request.body
     check_streams_level(worker)
     need_group(request, Op.READ, body.group_id)
     if body.topology is not None:
         await _check_topics(request, body.topology)
-    check_supported(body)
+    check_supported(body, request.version)
     rebalance_ms = round(body.rebalance_timeout.total_seconds() * 1000)
     check(body, rebalance_ms)
     asked = StreamsHeartbeatRequest(

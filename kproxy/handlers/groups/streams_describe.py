@@ -7,6 +7,7 @@ from typing import Any
 from kproxy.common.errors import Code, KafkaError
 from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.assigning.configured_topology import ConfiguredTopology, configured
+from kproxy.groups.assigning.sticky_assignor import STICKY
 from kproxy.groups.coordinator import Coordinator
 from kproxy.groups.model.streams_group import StreamsGroup, StreamsState
 from kproxy.groups.model.streams_member import StreamsMember
@@ -40,6 +41,9 @@ async def describe(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]:
             "topology": None,
             "members": (),
             "authorized_operations": UNKNOWN_OPERATIONS,
+            "topology_description": None,
+            "topology_description_status": 0,
+            "assignor_name": None,
         }
         try:
             answer |= await _described(worker, request, group_id)
@@ -47,6 +51,15 @@ async def describe(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]:
             answer |= error_fields(error)
         groups.append(answer)
     return {"groups": groups}
+
+
+async def update(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]:
+    """Return a StreamsGroupTopologyDescriptionUpdateResponse, as Kafka without a plugin does."""
+    try:
+        need_group(request, Op.READ, request.body.group_id)
+    except KafkaError as error:
+        return error_fields(error)
+    return said(Code.UNSUPPORTED_VERSION, "kproxy keeps no descriptions of topologies.")
 
 
 async def _described(worker: StreamsNeeds, request: Request, group_id: str) -> dict[str, Any]:
@@ -67,6 +80,7 @@ async def _described(worker: StreamsNeeds, request: Request, group_id: str) -> d
     else:
         what = "not found" if group is None and head is None else "is not a streams group"
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+    found |= {"topology_description_status": _status(request), "assignor_name": STICKY}
     found["authorized_operations"] = group_operations(request, group_id)
     if await hidden(request, structure.required(), request.budget):
         return found | said(Code.TOPIC_AUTHORIZATION_FAILED, HIDDEN)
@@ -80,6 +94,11 @@ async def _described(worker: StreamsNeeds, request: Request, group_id: str) -> d
         tasks = len(member.assigned) + len(member.target)
         await request.budget.step(_MEMBER_BYTES + _PART_BYTES * tasks)
     return found | {"members": described}
+
+
+def _status(request: Request) -> int:
+    """Return what has become of a topology's description: it is not asked for, or not kept."""
+    return int(getattr(request.body, "include_topology_description", False))
 
 
 def _partitions_of(worker: StreamsNeeds) -> Any:

@@ -21,7 +21,7 @@ from kproxy.handlers.produce.inspection import (
     Found,
     Inspected,
     is_read_at_once,
-    may_not_be_routed,
+    may_be_too_large,
     read_at_once,
 )
 from kproxy.handlers.produce.transactions import Refusals, takes_part
@@ -222,8 +222,8 @@ class ProduceCall:
         """Return a batch as its queue's settings have it. Raise BadBatch; NotReady."""
         said: Split | Conditional | None = None
         delayed, version = False, self._version
-        routed = settings.route_lag_max is not None
-        if settings.inspects or (routed and may_not_be_routed(settings, records)):
+        bounded = settings.bounds_records
+        if settings.inspects or (bounded and may_be_too_large(settings, records)):
             if self._inspected is None and is_read_at_once(settings, records, self._read):
                 self._read += len(records or b"")
                 said = read_at_once(self._worker, settings, records, version)

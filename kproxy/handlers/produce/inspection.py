@@ -3,8 +3,9 @@
 These are compacted queues (each record needs a key), queues with a bound on how old a timestamp may
 be, queues with a compression of their own, and queues whose records may say when they are due or
 on what condition they are appended. An entrance asks for a look at batches that may hold a larger
-record than a route passes on. Rules, codes and messages follow Kafka's `LogValidator`. All others
-are appended as they came: nobody looks inside.
+record than a route passes on, `max.decompressed.message.bytes` at what may unpack to more. Rules,
+codes and messages follow Kafka's `LogValidator`. All others are appended as they came: nobody looks
+inside.
 """
 
 from anyio import to_thread
@@ -21,9 +22,15 @@ from kproxy.metadata.queue_settings import CONDITION, QueueSettings, settings_of
 from kproxy.protocol.batch import HEADER_BYTES, BadBatch, BatchHeader, Records, check, read_header
 from kproxy.protocol.codecs import TooLarge, unpacked_most
 from kproxy.protocol.produce_request import ProduceRequest
-from kproxy.protocol.record_runs import body_runs
-from kproxy.protocol.records import INSPECTED_BYTES_MAX, keyed_records, repacked, unpacked
-from kproxy.protocol.varint import Malformed
+from kproxy.protocol.record_runs import RECORD_BYTES_MAX, body_runs
+from kproxy.protocol.records import (
+    INSPECTED_BYTES_MAX,
+    Body,
+    keyed_records,
+    repacked,
+    unpacked,
+)
+from kproxy.protocol.varint import Malformed, varlong
 from kproxy.routes.cutting import RECORD_MAX
 from kproxy.virtual.folds.route_definitions import TO
 from kproxy.virtual.rows.queues import Queue
@@ -52,7 +59,7 @@ async def inspect(worker: ProduceNeeds, request: Request, body: ProduceRequest) 
         if queue is None or settings is None:
             continue
         for index, records in partitions:
-            if not (settings.inspects or may_not_be_routed(settings, records)):
+            if not (settings.inspects or may_be_too_large(settings, records)):
                 continue
             key = (queue.queue_id, index)
             try:
@@ -101,22 +108,30 @@ def is_read_at_once(settings: QueueSettings, records: Records | None, read: int)
     return not schedules or CRON not in bytes(records)  # a line takes 0.2 ms
 
 
-def may_not_be_routed(settings: QueueSettings, records: Records | None) -> bool:
-    """Return whether a batch for an entrance may hold a record that no route takes."""
-    if settings.route_lag_max is None or not records or len(records) < HEADER_BYTES:
+def may_be_too_large(settings: QueueSettings, records: Records | None) -> bool:
+    """Return whether a batch may hold a record that no route takes, or that unpacks to too much."""
+    if not settings.bounds_records or not records or len(records) < HEADER_BYTES:
         return False
-    head = read_header(records)
+    head, routed = read_header(records), settings.route_lag_max is not None
     if not head.codec:
-        return len(records) > RECORD_MAX
-    return unpacked_most(bytes(records[HEADER_BYTES:]), head.codec) > RECORD_MAX
+        return routed and len(records) > RECORD_MAX
+    most = min(settings.unpacked_record_max, RECORD_MAX if routed else RECORD_BYTES_MAX)
+    return unpacked_most(bytes(records[HEADER_BYTES:]), head.codec) > most
 
 
-def _check_routed(header: BatchHeader, records: Records) -> None:
-    """Raise BadBatch: a record is larger than a route passes on; TooLarge: there are too many."""
+def _check_sizes(settings: QueueSettings, header: BatchHeader, records: Records) -> None:
+    """Raise BadBatch: a record is larger than a route passes on, or than may be unpacked.
+
+    TooLarge: there are too many.
+    """
+    routed = settings.route_lag_max is not None
+    most = settings.unpacked_record_max if header.codec else RECORD_BYTES_MAX
     try:
         for run in body_runs(header, records, headers=False):
+            if most < RECORD_BYTES_MAX and any(_size(header, one) > most for one in run):
+                raise BadBatch(Code.INVALID_RECORD, f"a record unpacks to more than {most} bytes")
             size = max(len(body) or RECORD_MAX + 1 for _, _, _, body, _ in run)
-            if size > RECORD_MAX:
+            if routed and size > RECORD_MAX:
                 raise BadBatch(
                     Code.MESSAGE_TOO_LARGE,
                     f"a record has more than {RECORD_MAX} bytes: a queue with {TO} passes on no"
@@ -126,6 +141,15 @@ def _check_routed(header: BatchHeader, records: Records) -> None:
         raise
     except Malformed:
         return  # it goes to the unroutable ones as it is
+
+
+def _size(header: BatchHeader, record: Body) -> int:
+    """Return the bytes of a record behind its length, as Kafka counts them."""
+    delta, time_ms, _, body, _ = record
+    if not body:
+        return RECORD_BYTES_MAX + 1
+    since_ms = 0 if header.is_log_append_time else time_ms - header.base_timestamp
+    return 1 + len(varlong(since_ms)) + len(varlong(delta)) + len(body)
 
 
 def _queue(worker: ProduceNeeds, topic: str | bytes) -> Queue | None:
@@ -155,8 +179,8 @@ def _inspected(
     """Return a batch as it is appended. Raise BadBatch."""
     header, now_ms = read_header(records), worker.now_ms()
     try:
-        if settings.route_lag_max is not None and may_not_be_routed(settings, records):
-            _check_routed(header, records)
+        if may_be_too_large(settings, records):
+            _check_sizes(settings, header, records)
         if not settings.inspects:
             return records
         data = unpacked(records)

@@ -1,7 +1,8 @@
-"""TxnOffsetCommit (28), versions 0 to 5: offsets that wait for the end of a transaction (KIP-447).
+"""TxnOffsetCommit (28), versions 0 to 6: offsets that wait for the end of a transaction (KIP-447).
 
 It goes to the coordinator of the group. From version 5 on the group takes part in the transaction
-by this; before, AddOffsetsToTxn has said so.
+by this; before, AddOffsetsToTxn has said so. Version 6 names topics by id, and says what is wrong
+with a member as OffsetCommit does (KIP-1319).
 """
 
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from kproxy.virtual.rows.transactions import NO_NUMBER, OPEN_GROUPS, Participant
 from kproxy.worker.request import Request
 
 _ENLISTS_FROM = 5
+_BY_ID = 6
 _ABORTABLE_SAID = 4
 _RETRIED = (
     Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT, Code.KAFKA_STORAGE_ERROR,
@@ -43,7 +45,9 @@ async def commit(worker: TransactionNeeds, request: Request) -> Mapping[str, Any
     by = Committer(getattr(request.body, "generation_id", -1))
     if not fault:
         fault, shard, by = await _group_fault(worker, request, by)
-    topics, wanted = await sort_out(worker, request, fault, fault_in=_as_classic(by.fault_in))
+    by_id = request.version >= _BY_ID
+    fault_in = by.fault_in if by_id else _as_classic(by.fault_in)
+    topics, wanted = await sort_out(worker, request, fault, by_id=by_id, fault_in=fault_in)
     if wanted and shard is not None:
         await _append(worker, request, shard, by.epoch, wanted)
     return {"topics": topics}
@@ -77,7 +81,8 @@ async def _group_fault(
     try:
         coordinator = coordinator_of(worker, body.group_id)
         group = await coordinator.load(body.group_id)
-        await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
+        if request.version < _BY_ID:
+            await worker.routes.wait_for_catalogue(topic.name for topic in body.topics)
     except KafkaError as error:
         return error.code, None, by
     shard, head = coordinator.shard, coordinator.head(body.group_id)
@@ -90,16 +95,16 @@ async def _group_fault(
     if group is None:
         if generation < 0:
             return Code.NONE, shard, by  # anybody may, to a group without members
-        unknown = Code.UNKNOWN_MEMBER_ID if head is not None else Code.ILLEGAL_GENERATION
-        return unknown, None, by
+        by_id = request.version >= _BY_ID
+        absent = Code.GROUP_ID_NOT_FOUND if by_id else Code.ILLEGAL_GENERATION
+        return Code.UNKNOWN_MEMBER_ID if head is not None else absent, None, by
     if isinstance(group, ClassicGroup):
         fault = group.member_fault(member, instance, generation)
         if not fault and generation < 0:
             fault = Code.ILLEGAL_GENERATION
     else:
         fault = group.commit_fault(member, instance, generation, request.version + _ANY_VERSION)
-        if fault == Code.STALE_MEMBER_EPOCH:
-            fault = Code.ILLEGAL_GENERATION
+        fault = _told(fault, request.version)
     return fault, shard, committer(group, member, generation)
 
 
@@ -149,6 +154,10 @@ def _code(code: Code, version: int) -> Code:
     if code in (Code.TRANSACTION_ABORTABLE, Code.INVALID_TXN_STATE):
         said = version >= _ABORTABLE_SAID
         return Code.TRANSACTION_ABORTABLE if said else Code.INVALID_TXN_STATE
-    if code == Code.STALE_MEMBER_EPOCH:
-        return Code.ILLEGAL_GENERATION
-    return Code.COORDINATOR_NOT_AVAILABLE if code in _RETRIED else code
+    return Code.COORDINATOR_NOT_AVAILABLE if code in _RETRIED else _told(code, version)
+
+
+def _told(fault: Code, version: int) -> Code:
+    """Return a member's fault as its version knows it: before 6 it is told as in classic groups."""
+    known = version >= _BY_ID or fault != Code.STALE_MEMBER_EPOCH
+    return fault if known else Code.ILLEGAL_GENERATION

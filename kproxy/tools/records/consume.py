@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from kproxy.common.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code, KafkaError
 from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.changes import reason
 from kproxy.tools.client import Address, Client, Refused
@@ -104,6 +104,11 @@ def _looked_up(
 
 
 def _matching(client: Client, names: tuple[str, ...]) -> list[str]:
+    for name in names:
+        try:
+            NameSearch(matching=name).matcher()
+        except KafkaError as error:
+            raise Refused(f"--regex {name}: {error.message}") from None
     search = NameSearch(matching="|".join(f"(?:{name})" for name in names))
     found = {topic.name: None for page in client.pages(search) for topic in page}
     if not found:

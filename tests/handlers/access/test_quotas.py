@@ -385,7 +385,7 @@ def test_answers_have_a_throttle_time() -> None:
     """Each version of each API has it first of all, or Produce's last, or nowhere."""
     without = {
         ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2),
-        ApiKey.API_VERSIONS: (0, 4), ApiKey.LIST_OFFSETS: (1, 1), ApiKey.METADATA: (0, 2),
+        ApiKey.API_VERSIONS: (0, 5), ApiKey.LIST_OFFSETS: (1, 1), ApiKey.METADATA: (0, 2),
         ApiKey.OFFSET_COMMIT: (2, 2), ApiKey.OFFSET_FETCH: (1, 2), ApiKey.FIND_COORDINATOR: (0, 0),
         ApiKey.JOIN_GROUP: (0, 1), ApiKey.HEARTBEAT: (0, 0), ApiKey.LEAVE_GROUP: (0, 0),
         ApiKey.SYNC_GROUP: (0, 0), ApiKey.DESCRIBE_GROUPS: (0, 0), ApiKey.LIST_GROUPS: (0, 0),

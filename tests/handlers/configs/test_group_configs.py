@@ -146,9 +146,9 @@ async def test_the_version_of_share_groups_comes_with_the_level() -> None:
         values = {"timeout_ms": 1000, "timeout": 1000, "feature_updates": (update,)}
         return int((await client.call(ApiKey.UPDATE_FEATURES, 1, values)).error_code)
 
-    assert await asked(1, SHARES_FROM) == 0
-    assert await asked(2, SHARES_FROM) == Code.INVALID_UPDATE_VERSION
-    assert await asked(1, SHARES_FROM - 1) == Code.INVALID_UPDATE_VERSION
+    assert await asked(2, SHARES_FROM) == 0
+    assert await asked(1, SHARES_FROM) == Code.INVALID_UPDATE_VERSION
+    assert await asked(2, SHARES_FROM - 1) == Code.INVALID_UPDATE_VERSION
 
 
 async def test_a_consumer_group_obeys_its_settings() -> None:

@@ -11,7 +11,7 @@ from kproxy.common.errors import Code
 from kproxy.handlers.configs import letters
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op
-from kproxy.tools.records.letters import Letters, counted
+from kproxy.tools.records.letter_counts import Letters, counted
 from kproxy.worker.worker import Worker
 from tests.handlers.secured import Secured, rule
 from tests.handlers.test_handlers import Client

@@ -13,6 +13,7 @@ from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import request_schema
+from kproxy.protocol.newer import REQUESTS
 from kproxy.server.api_table import TABLE
 from tests.kafka.canonical import canonical
 from tests.wire import Wire
@@ -41,8 +42,8 @@ _UNSEEN = {
 class Asked:
     """The requests of a script by a connection, and their answers."""
 
-    def __init__(self, wire: Wire, name: str) -> None:
-        self.wire, self.name = wire, name
+    def __init__(self, wire: Wire, name: str, *, newer: bool = False) -> None:
+        self.wire, self.name, self.newer = wire, name, newer
         self.said: list[Any] = []
         self.seen: dict[ApiKey, set[int]] = {}
 
@@ -52,7 +53,7 @@ class Asked:
     ) -> None:  # fmt: skip
         """Ask at every version; `pick` takes of an answer what is this script's."""
         found: dict[str, dict[int, Any]] = {}
-        for version in versions(key):
+        for version in versions(key, newer=self.newer):
             given = values(version) if callable(values) else values
             answer = self.call(key, version, given, wire)
             told = answer if answer == "closed" else self.plain(pick(answer), version)
@@ -114,10 +115,14 @@ def _ranges(by: dict[int, Any]) -> Any:
     return {f"v{low}" if low == high else f"v{low}-{high}": one for low, high, one in lines}
 
 
-def versions(key: ApiKey) -> list[int]:
-    """Return the versions of an API that are advertised, but for what no client can send."""
+def versions(key: ApiKey, *, newer: bool = False) -> list[int]:
+    """Return the versions of an API that are advertised, but for what no client can send.
+
+    `newer`: those of Kafka's newest release, in the place of those of the releases before.
+    """
     api = TABLE[key]
-    return [v for v in range(api.low, api.high + 1) if request_schema(key, v) is not None]
+    found = [v for v in range(api.low, api.high + 1) if request_schema(key, v) is not None]
+    return [v for v in found if ((key, v) in REQUESTS) == newer]
 
 
 def codes(value: Any) -> set[int]:

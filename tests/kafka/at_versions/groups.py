@@ -323,6 +323,19 @@ def streams_heartbeat(asked: Asked) -> None:
         ask("a classic group", one.group)
 
 
+DESCRIPTION: Values = {"subtopologies": (), "global_stores": ()}
+
+
+def topology_description(asked: Asked) -> None:
+    """Tell a coordinator how a topology looks, without a plugin that keeps it."""
+    for group in ("", f"{asked.name}-none"):
+        for member_id, epoch in (("", 0), ("one", 0), ("one", -1)):
+            values = {"group_id": group, "member_id": member_id, "topology_epoch": epoch,
+                      "topology_description": DESCRIPTION}  # fmt: skip
+            what = f"group {group != ''} member {member_id} epoch {epoch}"
+            asked.each(what, ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, values)
+
+
 SITUATIONS = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: streams_heartbeat,
     ApiKey.FIND_COORDINATOR: find_coordinator,

@@ -67,7 +67,7 @@ def test_answers(recorded: Recorded, server: Served, api: ApiKey) -> None:
 
 
 def test_every_advertised_api_is_asked() -> None:
-    assert {int(api) for api in SITUATIONS} == set(TABLE)
+    assert {int(api) for api in SITUATIONS} == {key for key in TABLE if versions(ApiKey(key))}
 
 
 def test_each_difference_is_documented() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.harness import eventually
@@ -189,7 +190,11 @@ def offset_commit(asked: Asked) -> None:
 
     def whole(who: Values, **changes: Any) -> Values:
         part = {k: changes.pop(k) for k in ("partition", "metadata", "queue") if k in changes}
-        given = commit_values(f"{queue}-group", part.pop("queue", queue), 5, **part)
+        named = part.pop("queue", queue)
+        given = commit_values(f"{queue}-group", named, 5, **part)
+        if asked.newer:
+            known = with_id(asked.wire, queue) if named == queue else UUID(int=7)
+            given["topics"][0]["topic_id"] = known
         return given | {"generation_id": -1} | who | changes
 
     key = ApiKey.TXN_OFFSET_COMMIT

@@ -14,7 +14,11 @@ from tests.wire import Wire
 
 BROKER, GROUP = 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-OURS = ("kproxy.", "errors.deadletterqueue.")
+OURS = (
+    "kproxy.", "errors.deadletterqueue.", "consumer.assignor.", "share.assignor.",
+    "streams.assignor.name", "streams.rack.",
+)  # fmt: skip
+"""The beginnings of settings of kproxy's own, and of Kafka 4.4."""
 LOCK, LIMIT = "share.record.lock.duration.ms", "share.delivery.count.limit"
 RESET, RENEW = "share.auto.offset.reset", "share.renew.acknowledge.enable"
 Change = tuple[str, int, str | None]

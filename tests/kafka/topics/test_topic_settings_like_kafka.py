@@ -1,4 +1,4 @@
-"""Each setting of a topic with each of many values: taken, refused and shown as by Kafka 4.3.1.
+"""Each setting of a topic with each of many values: taken, refused and shown as by Kafka 4.4.0.
 
 Different on purpose: NaN is no ratio; a message is no longer than the log below takes; records
 are kept for two weeks by default, not one; `min.insync.replicas` is not shown as a broker's dynamic
@@ -10,11 +10,13 @@ from typing import Any
 
 from kproxy.protocol.api_keys import ApiKey
 from tests.kafka.alike import alike, made
-from tests.wire import Wire
+from tests.kafka.recorded import NEWEST
+from tests.wire import Wire, keyed
 
+KAFKA = NEWEST
 TOPIC = 2
 DIFFERENT = {"retention.ms", "min.insync.replicas"}
-OURS = ("kproxy.", "errors.deadletterqueue.")  # the latter are of Kafka 4.4
+OURS = ("kproxy.",)
 REFUSED = {("min.cleanable.dirty.ratio", "NaN"), ("max.message.bytes", "2147483647")}
 VALUES = (
     "", " ", "0", "1", " 7 ", "+3", "-1", "-2", "-3", "17", "18", "0.5", "1.5", "1e-1", "NaN",
@@ -74,7 +76,7 @@ def tried(wire: Wire, prefix: str, names: list[str]) -> list[Any]:
 def test_each_value(wire: Wire, queue: str) -> list[Any]:
     made(wire, queue)
     names = sorted(config.name for config in settings(wire, queue))
-    assert len(names) == 33
+    assert len(names) == 37
     return tried(wire, f"{queue}-", [*names, "no.such"])
 
 
@@ -88,3 +90,18 @@ def test_each_setting_is_described(wire: Wire, queue: str) -> list[Any]:
         )
         for c in settings(wire, queue) if c.name not in DIFFERENT
     )  # fmt: skip
+
+
+@alike
+def test_the_largest_record_that_unpacks(wire: Wire, queue: str) -> list[Any]:
+    made(wire, queue, max_decompressed_message_bytes="100")
+    found: list[Any] = []
+    for codec in range(5):
+        for records in (
+            [(None, b"v" * 93)], [(None, b"v" * 94)], [(b"k" * 50, b"v" * 43)],
+            [(b"k" * 50, b"v" * 44)], [(None, b"v" * 90)] * 70, [(None, b"v" * 93)] * 70,
+            [(None, b"v"), (None, b"v" * 500), (None, b"v")],
+        ):  # fmt: skip
+            answer = wire.produce(queue, keyed(*records, codec=codec))
+            found.append((codec, int(answer.error_code), answer.record_errors))
+    return found

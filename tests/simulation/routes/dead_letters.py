@@ -125,7 +125,6 @@ class Queues:
         return iter(self.by_name.values())
 
     def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
-        """Yield nothing: nobody searches for names here."""
         return iter(())
 
     def group_row(self, group: str) -> bytes | None:
