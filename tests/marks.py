@@ -74,8 +74,8 @@ LONG = (
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
     r"simulation/bulk/.*mistakes_are_found\[(a|the|any)_",
     # A job is done by the same requests, embedded and on Kafka.
-    r"faults/redrives/test_bulk_jobs.py.*\[embedded",
-    r"clients/topics/test_bulk.py.*\[embedded",
+    r"faults/redrives/test_bulk_jobs.py",
+    r"clients/topics/test_bulk.py.*\[kafka",
     # Frameworks of others, and a wheel: each fetches libraries of its own.
     r"(works_with|packaging)/",
     # Comparisons by a Java program.

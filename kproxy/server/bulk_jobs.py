@@ -11,6 +11,7 @@ under the name of a deleted one is another. The fold takes a change by whoever k
 stands.
 """
 
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -80,7 +81,10 @@ class BulkJobs:
 
     async def run(self) -> None:
         while True:
-            if not await self.look():
+            moved = False
+            with suppress(KafkaError):  # the shard leaves
+                moved = await self.look()
+            if not moved:
                 await anyio.sleep(_LOOK_S)
 
     async def look(self) -> bool:

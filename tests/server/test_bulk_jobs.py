@@ -14,8 +14,10 @@ from kproxy.security.acls import Op, Pattern
 from kproxy.security.peer import Peer
 from kproxy.server import bulk_jobs
 from kproxy.server.bulk_jobs import BulkJobs
+from kproxy.store.rocks import RowsClosed
 from kproxy.worker.worker import Worker
 from tests.handlers.secured import ALICE, ROOT, Secured, rule
+from tests.harness import until
 
 BOB = Peer("User:bob", "10.0.0.2")
 DELETE: dict[str, Any] = {"do": "delete", "search": {"prefix": "a-"}}
@@ -179,6 +181,23 @@ async def test_jobs_need_their_level(here: Secured) -> None:
     assert isinstance(here.worker.level, Level)
     assert await ordered(here, DELETE) == Code.UNSUPPORTED_VERSION
     assert await listed(here) == []
+
+
+async def test_a_shard_that_leaves_ends_no_server(
+    here: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, looks = here.worker.any_shard(), list[int]()
+
+    def closed(*_: Any) -> Any:
+        looks.append(1)
+        raise RowsClosed
+
+    monkeypatch.setattr(shard.kv, "scan", closed)
+    monkeypatch.setattr(bulk_jobs, "_LOOK_S", 0.001)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(BulkJobs(here.worker).run)
+        await until(lambda: len(looks) > 2)
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_queue_of_more_partitions_than_a_lot_is_done_once(here: Secured) -> None:
