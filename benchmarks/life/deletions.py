@@ -1,12 +1,12 @@
 """The time that deletions take: of many queues in one DeleteTopics, of many groups in one
 DeleteGroups.
 
-    python -m benchmarks.deletions [--queues N] [--groups N] [--rounds N] [--on-kafka]
+    python -m benchmarks.life.deletions [--queues N] [--groups N] [--rounds N] [--on-kafka]
 
 Embedded with fsync, or two workers on a Kafka; each queue holds a record, each group an offset. Of
 two workers the first is asked, which has half of the groups: so many are deleted in each of two
 requests. Said are seconds, the server's CPU, and the longest turn of its loop meanwhile
-(`benchmarks.turns`).
+(`benchmarks.life.turns`).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks import turns
+from benchmarks.life import turns
 from benchmarks.servers import AS_SHIPPED, kafka
 from kproxy.loop.pace import slices
 from kproxy.protocol.api_keys import ApiKey

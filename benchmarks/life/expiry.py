@@ -1,10 +1,10 @@
 """What it costs others that many queues expire: `kproxy.expire.idle.ms`.
 
-    python -m benchmarks.expiry [--queues N] [--idle-s S] [--plain N] [--on-kafka]
+    python -m benchmarks.life.expiry [--queues N] [--idle-s S] [--plain N] [--on-kafka]
 
 So many queues are made, and all of them expire when nobody has used them for `--idle-s`; how fast
 they are made is how fast they go. Meanwhile a producer writes to another queue. Said are its p50
-and p99, the longest turn of the loop by CPU (`benchmarks.turns`) and memory: before, while the
+and p99, the longest turn of the loop by CPU (`benchmarks.life.turns`) and memory: before, while the
 queues are idle, and while they go. Before that, the CPU of a server with `--plain` queues that have
 no such setting, and with none: an idle queue costs nothing.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import turns
+from benchmarks.life import turns
 from benchmarks.servers import AS_SHIPPED, counters_of, kafka
 from kproxy.loop.pace import slices
 from kproxy.protocol.api_keys import ApiKey
