@@ -1,0 +1,1 @@
+"""The cost of queues and records that go, and go back, by themselves."""

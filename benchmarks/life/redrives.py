@@ -1,6 +1,6 @@
 """The rate of a redrive, beside that of a route that passes on the same records.
 
-    python -m benchmarks.redrives [--letters N] [--queues N] [--rounds N] [--on-kafka]
+    python -m benchmarks.life.redrives [--letters N] [--queues N] [--rounds N] [--on-kafka]
 
 A queue holds letters of some queues. All go to one queue, by a filter that begins at the start and
 by a redrive; and each to its own, by a redrive to origins and by an entrance. Of the entrance the
