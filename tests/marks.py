@@ -44,6 +44,7 @@ LONG = (
     r"console/test_command.py::test_(the_command_serves|make_run)",
     # A real browser; tests/console has each page and form without one.
     r"browser/",
+    r"scale/test_console.py",
     # A Kafka of three nodes: minutes for each fault.
     r"faults/brokers/",
     r"faults/test_exactly_once.py.*\[(embedded-.*java|kafka-.*librdkafka)",
