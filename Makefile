@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make bench · make bench-quick · make spark-jars
+# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make dist · make bench · make bench-quick · make spark-jars
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
