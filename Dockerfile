@@ -13,7 +13,7 @@ LABEL org.opencontainers.image.title="kproxy" \
       org.opencontainers.image.description="Millions of queues behind the Kafka protocol" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION"
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE pyspark_kproxy.py ./
 COPY kproxy kproxy
 RUN pip install -q --no-cache-dir -c constraints.txt ".[console]"
 USER kproxy
@@ -36,8 +36,9 @@ FROM base AS spark
 RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/*
-COPY constraints.txt ./
-RUN pip install -q --no-cache-dir -c constraints.txt click confluent-kafka matplotlib pyspark
+COPY pyproject.toml constraints.txt README.md LICENSE pyspark_kproxy.py ./
+COPY kproxy kproxy
+RUN pip install -q --no-cache-dir -c constraints.txt '.[spark]'
 COPY --from=jars /app/.tools/spark-jars .tools/spark-jars
 COPY spark_examples spark_examples
 RUN chown kproxy /app

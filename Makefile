@@ -94,6 +94,7 @@ old-clients: .tools/client-jars/.done .tools/kafka-python-2.0.2/.done
 # Releases of one artifact exclude each other as dependencies.
 .tools/client-jars/.done: GOAL := copy
 
+.tools/spark-jars/.done: tools/spark/pom.xml
 .tools/%/.done: tools/
 	mkdir -p .tools/$*
 	$(MVN) -f tools/$(firstword $(subst -, ,$*))/pom.xml dependency:$(GOAL) -DoutputDirectory=$(CURDIR)/.tools/$*

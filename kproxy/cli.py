@@ -33,6 +33,10 @@ _COMMANDS = {
         "kproxy.tools.groups.lanes:lanes_command",
         "Show lanes of a share group, release held.",
     ),
+    "letters": (
+        "kproxy.tools.records.letter_counts:letters_command",
+        "Count dead letters by cause.",
+    ),
     "locate": ("kproxy.tools.locate:locate_command", "Print which worker has a queue."),
     "produce": ("kproxy.tools.records.produce:produce_command", "Write lines or files to a queue."),
     "queues": ("kproxy.tools.commands:queues_command", "List queues with records and bytes."),

@@ -1,17 +1,17 @@
-"""Records and bytes of each queue by window of event time: a summary queue, and a Parquet table.
+"""Records and bytes of each queue by window of event time: a summary queue, and a Delta table.
 
 A window is written once, when the watermark has passed its end; records later than that are left
-out. Killed and run again, queue and table are what they would have been: the table's files know
-their batches, and a batch done again adds to the queue only what it does not hold yet.
+out. Killed and run again, queue and table are what they would have been: the table knows its
+batches, and a batch done again adds to the queue only what it does not hold yet.
 """
 
 from typing import Any
 
 import click
 import entrance
-import files
 import pipeline
 import secured
+import table
 from confluent_kafka import KafkaException, TopicCollection
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,7 +20,7 @@ _BATCH = "batch"
 
 
 def counted(frame: DataFrame, window: str, watermark: str) -> DataFrame:
-    """(start, end, queue, records, bytes) of each window that is over."""
+    """(start, end, queue, records, bytes, date) of each window that is over."""
     rows = frame.select(
         F.col("topic").alias("queue"),
         pipeline.event_time().alias("event_time"),
@@ -30,7 +30,8 @@ def counted(frame: DataFrame, window: str, watermark: str) -> DataFrame:
         F.window("event_time", window).alias("window"), "queue"
     )
     sums = groups.agg(F.count("*").alias("records"), F.sum("bytes").alias("bytes"))
-    return sums.select("window.start", "window.end", "queue", "records", "bytes")
+    date = F.to_date("window.start").alias("date")
+    return sums.select("window.start", "window.end", "queue", "records", "bytes", date)
 
 
 def summaries(counts: DataFrame, summary: str, batch_id: int) -> DataFrame:
@@ -71,7 +72,7 @@ def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str])
 
 
 @pipeline.job
-@click.argument("table")
+@click.argument("directory")
 @pipeline.pattern
 @pipeline.entrance
 @click.option("--summary", default="summary", help="the queue that windows are written to.")
@@ -79,37 +80,36 @@ def missing(rows: DataFrame, summary: str, server: str, options: dict[str, str])
 @click.option("--watermark", default="1 minute", help="how late a record may come.")
 @pipeline.every
 def aggregate(
-    table: str, pattern: str, summary: str, window: str, watermark: str, **given: Any
+    directory: str, pattern: str, summary: str, window: str, watermark: str, **given: Any
 ) -> None:
-    """Count what the queues hold by window, into Parquet files below TABLE and a queue."""
+    """Count what the queues hold by window, into a table in DIRECTORY and a queue."""
     options: dict[str, str] = given["options"]
-    spark = pipeline.session("aggregate", given)
-    kept = files.Files(spark, table)
-    kept.check_checkpoint()
+    spark = pipeline.session("aggregate", given, table.SETTINGS)
+    kept = table.Table(spark, directory)
     pattern = pipeline.whole(f"(?!{summary}$){pattern}")
     asked = {"subscribe": given["entrance"]} if given["entrance"] else {"subscribePattern": pattern}
     asked["startingOffsets"] = "earliest"
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
     if given["entrance"]:
         frame = entrance.passed_on(frame, given, given["entrance"])
+    counts = counted(frame, window, watermark)
+    kept.open("aggregate", counts, ("date",))
     first = True
 
     def each(batch: DataFrame, batch_id: int) -> None:
         nonlocal first
-        counts = batch.withColumn("date", F.to_date("start")).persist()
-        if not counts.isEmpty():
-            kept.commit(counts, batch_id, by=("date",), sort=("start", "queue"))
-            rows = summaries(counts, summary, batch_id)
+        over = batch.persist()
+        if not over.isEmpty():
+            kept.add(over.repartition("date").sortWithinPartitions("start", "queue"), batch_id)
+            rows = summaries(over, summary, batch_id)
             if first:
                 rows = missing(rows, summary, given["server"], options)
             ordered = rows.coalesce(1).sortWithinPartitions("key")
             pipeline.write(ordered, given["server"], options)
             first = False
-        counts.unpersist()
+        over.unpersist()
 
-    pipeline.run(
-        counted(frame, window, watermark), each, checkpoint=kept.checkpoint, every=given["every"]
-    )
+    pipeline.run(counts, each, checkpoint=kept.checkpoint, every=given["every"])
 
 
 if __name__ == "__main__":

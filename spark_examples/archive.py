@@ -1,19 +1,20 @@
-"""Queues into Parquet files, each record exactly once: DIR/date=YYYY-MM-DD/bucket=N/…parquet.
+"""Queues into a Delta Lake table, each record exactly once, by date and bucket of queues.
 
 With many queues behind an entrance read that one: Spark makes a task for each queue that has news.
-Stop it, kill it, run it again: the checkpoint lies with the files, and a micro-batch that is done
-again finds its own. Any tool reads the files; those that a compaction has merged are deleted.
+Stop it, kill it, run it again: the checkpoint lies with the table, which knows the micro-batches
+that it has. All that read Delta Lake read it, and how it was with any batch (`--keep`).
 """
 
 from typing import Any
 
 import click
 import entrance
-import files
 import pipeline
+import table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+PLACED = ("date", "bucket")
 SORTED = ("queue", "partition", "offset")
 
 
@@ -43,17 +44,18 @@ def archived(frame: DataFrame, buckets: int) -> DataFrame:
 )
 @click.option(
     "--files-max",
-    type=click.IntRange(1),
+    type=click.IntRange(2),
     default=8,
-    help="small files in a directory; more are merged.",
+    help="small files in a directory; so many are merged.",
 )
+@click.option("--keep", metavar="TIME", default="7 days", help="how far back one can read it.")
+@click.option("--parquet", is_flag=True, help="plain Parquet files, by Spark's own sink.")
 @pipeline.every
 def archive(directory: str, pattern: str, buckets: int, batch_records: int, **given: Any) -> None:
-    """Keep queues whose names match, or those of an entrance, in Parquet files below DIRECTORY."""
+    """Keep queues whose names match, or those of an entrance, in a table in DIRECTORY."""
     options: dict[str, str] = given["options"]
-    spark = pipeline.session("archive", given)
-    archive = files.Files(spark, directory)
-    archive.check_checkpoint()
+    spark = pipeline.session("archive", given, table.SETTINGS)
+    kept = table.Table(spark, directory)
     asked = {"subscribePattern": pipeline.whole(pattern)}
     if given["entrance"]:
         asked = {"subscribe": given["entrance"]}
@@ -61,14 +63,19 @@ def archive(directory: str, pattern: str, buckets: int, batch_records: int, **gi
     frame = pipeline.source(spark.readStream, given["server"], asked | options)
     if given["entrance"]:
         frame = entrance.passed_on(frame, given, given["entrance"])
+    rows = archived(frame, buckets)
 
     def each(batch: DataFrame, batch_id: int) -> None:
-        archive.commit(batch, batch_id, by=("date", "bucket"), sort=SORTED)
-        archive.compact(given["files_max"], sort=SORTED)
+        gathered = batch.repartition(8, *PLACED).sortWithinPartitions(*PLACED, *SORTED)
+        kept.add(gathered, batch_id)
 
-    pipeline.run(
-        archived(frame, buckets), each, checkpoint=archive.checkpoint, every=given["every"]
-    )
+    to: Any = each
+    if given["parquet"]:
+        kept.refuse()
+        to = rows.writeStream.format("parquet").partitionBy(*PLACED).option("path", directory)
+    else:
+        kept.open("archive", rows, PLACED, merge=given["files_max"], keep=given["keep"])
+    pipeline.run(rows, to, checkpoint=kept.checkpoint, every=given["every"])
 
 
 if __name__ == "__main__":

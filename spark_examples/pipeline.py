@@ -14,10 +14,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
@@ -26,9 +27,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
-CONNECTOR = "spark-sql-kafka-0-10"
+CONNECTOR, DELTA = "spark-sql-kafka-0-10", "delta-spark"
+_COORDINATES = {
+    CONNECTOR: f"org.apache.spark:{CONNECTOR}_2.13:4.0.0",
+    DELTA: f"io.delta:{DELTA}_2.13:4.0.0",
+}
 JARS = Path(__file__).resolve().parent.parent / ".tools" / "spark-jars"
 TIMESTAMP = "timestamp"
 """The header that carries a record's time in ms since 1970: Spark's sink cannot set the record's
@@ -140,18 +145,20 @@ def one_line(error: Exception) -> str:
 # -- Spark
 
 
-def session(name: str, options: dict[str, Any]) -> SparkSession:
+def session(
+    name: str, options: dict[str, Any], tables: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """Return Spark with the Kafka connector, from the options of `job`.
 
-    Under spark-submit the connector is as given there. Raises click.ClickException: no Java, no
-    connector, no server.
+    `tables`: the settings by which it has tables. Under spark-submit the connector is as given
+    there. Raises click.ClickException: no Java, no connector, no server.
     """
     check_server(options["server"])
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        for key, value in _local(options).items():
+        for key, value in _local(options, (CONNECTOR, DELTA) if tables else (CONNECTOR,)).items():
             builder = builder.config(key, value)
-    for key, value in options["conf"].items():
+    for key, value in {**tables, **options["conf"]}.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
@@ -159,7 +166,7 @@ def session(name: str, options: dict[str, Any]) -> SparkSession:
         fail(f"Spark did not start: {one_line(error)}")
 
 
-def _local(options: dict[str, Any]) -> dict[str, str]:
+def _local(options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, str]:
     if not shutil.which("java") and "JAVA_HOME" not in os.environ:
         fail("Spark needs Java 17 or later: install it, or set JAVA_HOME")
     log4j = Path(__file__).with_name("log4j2.properties")
@@ -178,11 +185,12 @@ def _local(options: dict[str, Any]) -> dict[str, str]:
     if options["packages"]:
         return settings | {"spark.jars.packages": options["packages"]}
     jars = sorted(options["jars"].glob("*.jar"))
-    if not any(CONNECTOR in jar.name for jar in jars):
-        fail(
-            f"no Kafka connector for Spark in {options['jars']}: `make spark-jars` fetches it,"
-            f" or give --packages org.apache.spark:{CONNECTOR}_2.13:4.0.0"
-        )
+    for name in needed:
+        if not any(name in jar.name for jar in jars):
+            fail(
+                f"no {name} for Spark in {options['jars']}: `make spark-jars` fetches it,"
+                f" or give --packages {','.join(map(_COORDINATES.__getitem__, needed))}"
+            )
     return settings | {"spark.jars": ",".join(map(str, jars))}
 
 
@@ -357,29 +365,31 @@ def _wait(query: StreamingQuery, seconds: float) -> None:
 
 def run(
     frame: DataFrame,
-    each: Callable[[DataFrame, int], int | None],
+    to: Callable[[DataFrame, int], int | None] | DataStreamWriter,
     *,
     checkpoint: str,
     every: str | None,
     seconds: int | None = None,
 ) -> None:
-    """Stream `frame` through `each(batch, id)`, which may say how many queues it wrote to.
+    """Stream `frame` through `to(batch, id)`, which may say how many queues it wrote to.
 
-    Without `every` (a processing time, "10 seconds") all there is now is taken, and that is it
-    (Trigger.AvailableNow). The place where it stopped, or was stopped, is in the checkpoint: a
-    batch that was under way is given to `each` again, with the same id and rows.
+    `to` may be one of Spark's own sinks instead. Without `every` (a processing time, "10 seconds")
+    all there is now is taken, and that is it (Trigger.AvailableNow). The place where it stopped, or
+    was stopped, is in the checkpoint: a batch that was under way is given to `to` again, with the
+    same id and rows.
     """
     queues: dict[int, int] = {}
     spark = frame.sparkSession
     lines = Progress(queues)
 
     def take(batch: DataFrame, batch_id: int) -> None:
-        wrote = each(batch, batch_id)
+        wrote = to(batch, batch_id) if callable(to) else None
         if wrote is not None:
             queues[batch_id] = wrote
 
     spark.streams.addListener(lines)
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+    writer = frame.writeStream.foreachBatch(take) if callable(to) else to
+    writer = writer.option("checkpointLocation", checkpoint)
     query = writer.trigger(**{"processingTime": every} if every else {"availableNow": True}).start()
     try:
         _wait(query, math.inf if seconds is None else seconds)

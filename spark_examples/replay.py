@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 import click
-import files
 import pipeline
+import table
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -70,16 +70,17 @@ def numbered(rows: DataFrame) -> tuple[DataFrame, int]:
     metavar="SQL",
     help="name of the queue to write to, as \"concat('again-', queue)\".",
 )
+@click.option("--batch", type=int, help="the archive as it was with this micro-batch.")
 @click.option("--rate", type=click.IntRange(1), metavar="ROWS", help="at most so many a second.")
 @click.option("--from-slice", type=click.IntRange(0), default=0, help="go on where it stopped.")
 def replay(
     directory: str, match: str, rule: str, rate: int | None, from_slice: int, **given: Any
 ) -> None:
-    """Write what archive.py keeps below DIRECTORY to queues again."""
+    """Write what archive.py keeps in DIRECTORY to queues again."""
     options: dict[str, str] = given["options"]
-    spark = pipeline.session("replay", given)
+    spark = pipeline.session("replay", given, table.SETTINGS)
     rows = chosen(
-        files.Files(spark, directory).read(),
+        table.Table(spark, directory).read(given["batch"]),
         match,
         (given["start"], given["end"]),
         (given["start_offset"], given["end_offset"]),

@@ -170,8 +170,13 @@ def wire(server: Served) -> Iterator[Wire]:
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """Return a queue name of the test's own."""
+    """Return a queue name of the test's own: tests of all modules share servers.
+
+    Comparisons with Kafka have their test's name in what is recorded.
+    """
     name: str = request.node.name
+    if "kafka" not in request.path.parts:
+        name = f"{request.path.stem.removeprefix('test_')}.{name}"
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:200]
 
 

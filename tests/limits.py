@@ -203,8 +203,11 @@ FIXED: dict[str, str] = {
         groups.assigning.subscriptions._MATCHES_MAX groups.assigning.subscriptions._TEXTS
         groups.assigning.subscriptions._NAMES handlers.access.acls._AT_ONCE
         handlers.configs.describe._PARTITIONS_MAX handlers.configs.lanes._PARTITIONS_MAX
+        handlers.configs.letters._OFFSETS_MAX handlers.configs.letters._ROWS_AT_ONCE
+        handlers.configs.letters._KINDS_MAX
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
-        handlers.groups.admin._DELETED_AT_ONCE handlers.common.hearing._AT_ONCE
+        handlers.groups.admin._DELETED_AT_ONCE handlers.groups.admin._BEGUN_AT_ONCE
+        handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
         groups.assigning.configured_topology.TASKS_MAX
         handlers.common.creations._PARTITIONS_AT_ONCE handlers.common.creations._CREATED_AT_ONCE
@@ -214,6 +217,7 @@ FIXED: dict[str, str] = {
         handlers.topics.operations._ROWS_AT_ONCE handlers.produce.call._NAMED
         handlers.produce.guard._BATCHES_AT_ONCE handlers.topics.topic_partitions._SORTED_AT_ONCE
         handlers.topics.topic_partitions._PAGE_MAX handlers.topics.topics._DELETED_AT_ONCE
+        handlers.topics.topic_partitions._LOT handlers.topics.topic_partitions._LOOKED_MAX
         handlers.topics.topics._PARTITIONS_AT_ONCE handlers.transactions.admin._LISTED_MAX
         handlers.common.committing.OFFSETS_AT_ONCE handlers.common.committing._METADATA_AT_ONCE
         handlers.access.users._NAMES_AT_ONCE
@@ -234,6 +238,7 @@ FIXED: dict[str, str] = {
         tools.records.waiting._LIMIT
         console.app._LOGINS_AT_ONCE console.connections._IDLE_MAX console.serving._CONNECTIONS_MAX
         console.sessions._ADDRESSES_MAX console.sessions._SESSIONS_MAX tools.views._LOOKS_MAX
+        tools.records.walks._PAGES_MAX tools.records.waiting._STATES_AT_ONCE
         tools.admin.transactions._DESCRIBED_AT_ONCE
         shard.expiry.idle_queues._QUEUES_AT_ONCE shares.expiries._BATCHES_MAX
         shares.expiries._OF_BATCH_MAX shares.expiries._TIMES_MAX shares.share_partition._TIMED_MAX
@@ -242,6 +247,8 @@ FIXED: dict[str, str] = {
         tools.administration._BATCH tools.client.PAGE tools.records.consume._AT_ONCE
         tools.records.consume._PARTITIONS_MAX tools.records.input._CHUNK
         tools.records.produce._POLL_EVERY worker.worker._SECURED_AT_ONCE
+        spark.columns._UNPACKED_MAX spark.planning._NAMES_AT_ONCE spark.reading._AT_ONCE
+        spark.reading._EMPTY_MAX
     """,
     "Bounds what a person is shown.": """
         metadata.group_settings._SHOWN_MAX config.server._SHOWN_MAX common.errors._MESSAGE_MAX
@@ -251,7 +258,8 @@ FIXED: dict[str, str] = {
         common.logs._NAMED_CLIENTS_MAX metadata.setting._SHOWN_MAX observe.selected._PREFIX_MAX
         shares.lanes.standing._SHOWN_MAX tools.output.SHOWN_MAX tools.records.input._DIGITS_MAX
         tools.commands._LIMIT tools.records.batches._NOTES_MAX console.groups._QUEUES_SHOWN
-        console.access._SHOWN_MAX console.transactions._SHOWN_MAX console.groups._SHOWN_MAX
+        console.cluster._SHOWN_MAX console.groups._SHOWN_MAX
+        tools.records.letters._PARTITIONS_MAX tools.records.letters._TEXT_MAX
         console.queues._SHOWN_MAX console.records._PARTITIONS_MAX console.shown._INDENT_MAX
     """,
     "What a request or a setting may ask for: what is more is refused, with a message.": """
@@ -282,6 +290,7 @@ FIXED: dict[str, str] = {
         groups.requests.share_heartbeat.MEMBER_ID_MAX
         handlers.shares.answers._MEMBER_ID_MAX protocol.batch.RECORDS_PER_BYTE_MAX
         protocol.codecs.SNAPPY_RATIO_MAX protocol.records.TIME_MAX routes.cutting._FRAMED_MAX
+        spark.columns._TIME_MAX
         routes.reading._LAST_DELTA_MAX security.permits._NAME_MAX security.quotas.CLIENT_ID_MAX
         shares.sessions.EPOCH_MAX store.files._IOV_MAX store.tail._KEPT
         upstream.producer._KBYTES_MAX virtual.partitioner.NAME_LENGTH_MAX

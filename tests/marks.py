@@ -58,6 +58,9 @@ LONG = (
     r"spark/test_(delays|routes|security).py",
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
     r"spark/test_options.py.*\[(kafka itself|embedded)",
+    r"spark/test_options.py::test_(a_stream_begins|sizes|records|a_queue_deleted|a_worker)",
+    r"spark/test_table.py::test_(a_column|plain)",
+    r"spark/test_source.py::test_(rows.*\[kafka|bounds|a_stream)",
     r"spark/test_(spark|transactions).py.*\[embedded",
     # One way of slicing serves all requests that list topics.
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",

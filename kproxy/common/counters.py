@@ -205,7 +205,7 @@ class Counters:
     )
     route_passed_over: int = _total(
         "records that a route could not look at, that no log takes, or that have no key where the"
-        " filter's queue is compacted: the event route_passed_over says which"
+        " queue that they go to is compacted: the event route_passed_over says which"
     )
     unroutable: int = _total("records that had no queue to go to")
     garbage_looks: int = _total("looks at old objects for reference cycles")

@@ -1,7 +1,7 @@
 """The console's application: which address shows which page, and the logins in front of them."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,23 +17,26 @@ from starlette.staticfiles import StaticFiles
 
 from kproxy.common.errors import CannotStart
 from kproxy.console import (
-    access,
     changes,
+    cluster,
+    dead,
     groups,
-    overview,
+    history,
     queues,
     records,
     sending,
-    transactions,
+    waiting,
 )
 from kproxy.console.connections import Connections
 from kproxy.console.forms import BadForm, form_of
+from kproxy.console.history import History
 from kproxy.console.origin import Application, Guard
 from kproxy.console.pages import DONE, ActionOf, Asked, BadQuery, PageOf, Query, link
 from kproxy.console.sessions import Failures, Full, Session, Sessions
 from kproxy.console.shown import rendered
 from kproxy.tools.client import Address, Client, Refused
 from kproxy.tools.client_settings import MECHANISMS, ClientSettings, NotLoggedIn
+from kproxy.tools.top import Source
 
 _AT_ONCE_OF_ONE, _AT_ONCE = 4, 24
 """The pages that one user, and all, have made at a time."""
@@ -44,20 +47,26 @@ _CREDENTIAL_BYTES_MAX = 1024
 _SAFE_NEXT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%?=&/+")
 
 PAGES: dict[str, PageOf] = {
-    "/": overview.overview,
+    "/": cluster.overview,
     "/queues": queues.queues_page,
     "/queues/{queue}": queues.queue_page,
     "/queues/{queue}/readers": queues.readers_page,
-    "/queues/{queue}/waiting": queues.waiting_page,
+    "/queues/{queue}/waiting": waiting.waiting_page,
     "/queues/{queue}/records": records.records_page,
     "/queues/{queue}/record": records.record_page,
     "/queues/{queue}/produce": sending.produce_page,
     "/groups": groups.groups_page,
     "/group": groups.group_page,
     "/share": groups.share_page,
+    "/dead": dead.dead_page,
+    "/dead/{queue}": dead.letters_page,
+    "/dead/{queue}/redrive": dead.preview_page,
+    "/jobs": dead.jobs_page,
+    "/waiting": waiting.all_waiting_page,
     "/routes": queues.routes_page,
-    "/transactions": transactions.transactions_page,
-    "/access": access.access_page,
+    "/transactions": cluster.transactions_page,
+    "/workers": cluster.workers_page,
+    "/access": cluster.access_page,
 }
 ACTIONS: dict[str, ActionOf] = {
     "/queues": changes.create_queue,
@@ -66,6 +75,8 @@ ACTIONS: dict[str, ActionOf] = {
     "/queues/{queue}/produce": sending.produce,
     "/queues/{queue}/copy": sending.copy,
     "/queues/{queue}/waiting": sending.cancel,
+    "/dead/{queue}/redrive": dead.begin_redrive,
+    "/dead/{queue}/change": dead.change_redrive,
     "/group/settings": changes.change_group,
     "/group/reset": changes.reset_group,
     "/group/delete": changes.remove_group,
@@ -87,6 +98,9 @@ class Options(NamedTuple):
     read_only: bool = False
     hide_contents: bool = False
     timeout_s: float = 10.0
+    http: tuple[str, ...] = ()
+    """The addresses of workers' `/top`."""
+    source: Source = Source((), None, None)
 
     def around(self, user: str | None) -> dict[str, Any]:
         """Return what every page shows."""
@@ -109,7 +123,9 @@ class Console:
         self._failures = Failures()
         self._cookie = ("__Host-" if options.tls else "") + _COOKIE
         self._everybody = self._connections(options.settings, _AT_ONCE)
+        self._history = History(options.source, options.http)
         self._threads = anyio.CapacityLimiter(_AT_ONCE)
+        self._watches = anyio.CapacityLimiter(1)
         self._logins = anyio.CapacityLimiter(_LOGINS_AT_ONCE)
 
     def _connections(self, settings: ClientSettings, at_once: int) -> Connections:
@@ -142,6 +158,7 @@ class Console:
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._sweep)
+            tasks.start_soon(self._watch)
             try:
                 yield
             finally:
@@ -153,6 +170,21 @@ class Console:
         while True:
             await anyio.sleep(_SWEEP_S)
             self._sessions.end_old()
+
+    async def _watch(self) -> None:
+        """Look at the workers from time to time: who looks at pages need not."""
+        while True:
+            await run_sync(self._look, limiter=self._watches, abandon_on_cancel=True)
+            await anyio.sleep(history.EVERY_S)
+
+    def _look(self) -> None:
+        try:
+            if not self._options.login:  # else pages tell where workers are
+                with suppress(CannotStart, Refused):
+                    self._history.know(self._everybody.ask(Client.nodes).values())
+            self._history.look()
+        except Exception:
+            _log.exception("console_look_failed")
 
     # -- pages
 
@@ -191,7 +223,7 @@ class Console:
         return answer
 
     def _asked(self, client: Client, query: Query) -> Asked:
-        return Asked(client, query, not self._options.hide_contents)
+        return Asked(client, query, not self._options.hide_contents, self._history)
 
     async def _made(
         self, request: Request, make: Callable[[Connections, Query, dict[str, Any]], Response],

@@ -13,11 +13,14 @@ from kproxy.tools.groups.offsets import delete_group, reset
 from kproxy.tools.records.offsets import parsed
 
 _VALUE_MAX = 64 << 10
+_PARTITIONS_MAX = (1 << 31) - 1  # the server has its own, far below
 
 
 def create_queue(asked: Asked) -> str:
     """Create a queue with the server's settings, or with partitions that are named."""
     name, partitions = asked.query.text("name"), asked.query.number("partitions")
+    if partitions is not None and not 0 < partitions <= _PARTITIONS_MAX:
+        raise BadQuery(f"a queue has from 1 to {_PARTITIONS_MAX} partitions")
     _checked(create(asked.client, [name], partitions or -1, {}, dry=False))
     return link(f"/queues/{name}", done="created")
 

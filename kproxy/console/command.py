@@ -13,6 +13,7 @@ from kproxy.common.logs import configure
 from kproxy.tools.client import Address
 from kproxy.tools.client_settings import read_client_settings
 from kproxy.tools.options import address, parsed_address, path
+from kproxy.tools.top import watched
 
 _PORT_DEFAULTS = {"http": 80, "https": 443}
 
@@ -32,12 +33,18 @@ def _listen(context: Any, parameter: Any, text: str) -> Address:
 @path("--tls-key", exists=True, help="its private key, where another file has it")
 @click.option("--host", "names", multiple=True, metavar="NAME",
               help="a name that browsers know it by; may be given again")  # fmt: skip
+@click.option("--http", "http", multiple=True, metavar="HOST:PORT",
+              help="a worker's --http-listen, for charts; more than one may be given"
+              " [default: where workers say they are, from port 9644 on]")  # fmt: skip
+@path("--token-file", exists=True, help="the bearer token that they ask for")
+@path("--ca-file", exists=True, help="the certificates to trust at https:// addresses of theirs")
 @click.option("--insecure", is_flag=True, help="listen beyond this machine without TLS")
 @click.option("--read-only", is_flag=True, help="change nothing, whatever its users may do")
 @click.option("--hide-contents", is_flag=True, help="show no key, value or header of a record")
 def console_command(
     listen: Address, bootstrap_server: Address, command_config: Path | None, tls_cert: Path | None,
-    tls_key: Path | None, names: tuple[str, ...], insecure: bool, read_only: bool,
+    tls_key: Path | None, names: tuple[str, ...], http: tuple[str, ...], token_file: Path | None,
+    ca_file: Path | None, insecure: bool, read_only: bool,
     hide_contents: bool,
 ) -> None:  # fmt: skip
     """Show queues, records and groups in a browser, as the user who logs in may see them."""
@@ -60,7 +67,8 @@ def console_command(
         options = Options(
             address=bootstrap_server, settings=settings, login=settings.mechanism is not None,
             hosts=hosts(listen[0], port, names, tls=tls_cert is not None),
-            tls=tls_cert is not None, read_only=read_only, hide_contents=hide_contents,
+            tls=tls_cert is not None, read_only=read_only, hide_contents=hide_contents, http=http,
+            source=watched(http, token_file, ca_file),
         )  # fmt: skip
         scheme = "https" if tls_cert else "http"
         click.echo(f"console at {scheme}://{_written(listen[0])}:{port}")

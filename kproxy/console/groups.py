@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from kproxy.console.cluster import lag_chart
 from kproxy.console.pages import LINES, Asked, Page, link
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.client import GROUP, Client, Refused
 from kproxy.tools.groups.lanes import lanes
 from kproxy.tools.groups.members import group_state, lag_lines
@@ -19,10 +21,8 @@ def groups_page(asked: Asked) -> Page:
     """List groups by name, from a beginning or with a text in their names."""
     query = asked.query
     prefix, contains, first = (query.text(name) for name in ("prefix", "contains", "from"))
-    found = groups(
-        asked.client, lambda name: name.startswith(prefix) and contains in name, first=first,
-        limit=LINES + 1,
-    )  # fmt: skip
+    search = NameSearch(prefix, contains, first=first, limit=LINES + 1)
+    found = groups(asked.client, search)
     after = found[LINES].group if len(found) > LINES else None
     following = after and link("/groups", **{"prefix": prefix, "contains": contains, "from": after})
     values = {
@@ -40,7 +40,7 @@ def group_page(asked: Asked) -> Page:
         return share_page(asked)
     lines = lag_lines(client, group)
     values = {
-        "group": state, "settings": _settings(client, group),
+        "group": state, "chart": lag_chart(asked, group), "settings": _settings(client, group),
         "members": state.members[:_SHOWN_MAX], "lines": lines[:_SHOWN_MAX],
         "left_out": max(0, len(lines) - _SHOWN_MAX),
         "members_left_out": max(0, len(state.members) - _SHOWN_MAX),
@@ -69,6 +69,7 @@ def share_page(asked: Asked) -> Page:
     lines, owed = _states(client, group, shares, names[:_QUEUES_SHOWN])
     values = {
         "group": state, "settings": (settings := _settings(client, group)),
+        "chart": lag_chart(asked, group),
         "members": state.members[:_SHOWN_MAX], "lines": lines[:_SHOWN_MAX],
         "members_left_out": max(0, len(state.members) - _SHOWN_MAX),
         "left_out": max(0, len(shares) - min(len(lines), _SHOWN_MAX)), "owed": owed,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from kproxy.console.history import History
 from kproxy.tools.client import Client
 
 _TEXT_MAX = 4096
@@ -35,7 +36,7 @@ class Query:
             raise BadQuery(f"{name} is no text") from None
         return value
 
-    def link(self, path: str, **more: Any) -> str:
+    def link(self, path: str, /, **more: Any) -> str:
         """Return the address of this page with other parts."""
         return link(path, **{**self._asked, "done": None, **more})
 
@@ -63,6 +64,7 @@ class Asked(NamedTuple):
     query: Query
     contents: bool
     """Whether records' keys, values and headers may be shown."""
+    history: History | None = None
 
 
 class Page(NamedTuple):
@@ -85,11 +87,21 @@ DONE = {
     "deleted": "It was deleted.",
     "reset": "The offsets were set.",
     "aborted": "The transaction was aborted.",
+    "begun": "The redrive has begun. It is the server's: this page may be closed.",
+    "paused": "The redrive pauses within two seconds.",
+    "resumed": "The redrive goes on.",
+    "stopped": "The redrive was stopped: what has landed stays, nothing more comes.",
+    "rate": "The rate was changed.",
 }
 """The words that a page begins with after a change: an address names one of these alone."""
 
 
-def link(path: str, **query: Any) -> str:
+def link(path: str, /, **query: Any) -> str:
     """Return an address with these parts, without those that are None or empty."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def going_on(path: str, prefix: str, after: str | None) -> str | None:
+    """Return the address of the names after those that were looked at; None: there is none."""
+    return after and link(path, **{"prefix": prefix, "from": after})

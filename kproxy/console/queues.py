@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kproxy.console.pages import LINES, Asked, Page, Query, link
-from kproxy.tools.records.waiting import listed
+from kproxy.console.pages import LINES, Asked, Page, Query, going_on, link
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.views import described, readers, some_queues, some_routes
 
 _SHOWN_MAX = 200
@@ -14,12 +14,8 @@ def queues_page(asked: Asked) -> Page:
     """List queues by name, from a beginning or with a text in their names."""
     query = asked.query
     prefix, contains, first = (query.text(name) for name in ("prefix", "contains", "from"))
-    # A page of one request where every name is wanted, and many names where few are.
-    more: dict[str, Any] = {} if contains else {"page": LINES + 1}
-    found, after = some_queues(
-        asked.client, lambda name: contains in name, first=first, prefix=prefix, limit=LINES,
-        **more,
-    )  # fmt: skip
+    search = NameSearch(prefix, contains, first=first)
+    found, after = some_queues(asked.client, search, limit=LINES)
     following = after and link("/queues", **{"prefix": prefix, "contains": contains, "from": after})
     values = {
         "queues": found, "prefix": prefix, "contains": contains, "first": first, "after": after,
@@ -32,8 +28,8 @@ def routes_page(asked: Asked) -> Page:
     """List the queues that define a route, with how far each is behind."""
     prefix, first = asked.query.text("prefix"), asked.query.text("from")
     found, after = some_routes(asked.client, first=first, prefix=prefix, limit=LINES)
-    following = after and link("/routes", **{"prefix": prefix, "from": after})
-    values = {"lines": found, "prefix": prefix, "following": following, "after": after}
+    values = {"lines": found, "prefix": prefix, "after": after,
+              "following": going_on("/routes", prefix, after)}  # fmt: skip
     return Page("routes.html", values)
 
 
@@ -60,18 +56,6 @@ def readers_page(asked: Asked) -> Page:
         "shares": shares[:_SHOWN_MAX], "left_out": max(0, len(groups) - _SHOWN_MAX),
     }  # fmt: skip
     return Page("readers.html", values)
-
-
-def waiting_page(asked: Asked) -> Page:
-    """List the records of a queue that wait, the next due first."""
-    name, first = _name(asked.query), asked.query.number("from", 0) or 0
-    lines = listed(asked.client, name, first, LINES + 1)
-    values = {
-        "queue": {"name": name}, "tab": "waiting", "lines": lines[:LINES],
-        "contents": asked.contents,
-        "following": link("", **{"from": lines[LINES]["due_ms"]}) if len(lines) > LINES else None,
-    }  # fmt: skip
-    return Page("waiting.html", values)
 
 
 def some(query: Query, lines: list[Any]) -> tuple[int, list[Any], str | None]:

@@ -132,6 +132,17 @@ def _count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
+def _whole(number: float | None) -> str:
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a time for people."""
+    if value is None:
+        return "–"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
 def _segment(text: str) -> str:
     return quote(text, safe="")
 
@@ -145,7 +156,7 @@ def environment() -> Environment:
     )  # fmt: skip
     filters: dict[str, Callable[..., Any]] = {
         "lines": _lines, "time": _time, "count": _count, "size": size, "segment": _segment,
-        "waiting_key": key_shown,
+        "waiting_key": key_shown, "seconds": seconds, "whole": _whole,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals["link"] = link

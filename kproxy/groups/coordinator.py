@@ -291,9 +291,10 @@ class Coordinator:
         kind: Callable[[str, Coordinator], Group] = _KINDS.get(head.kind, ClassicGroup)
         return restored(kind(group_id, self), head, self.shard)
 
-    def listed(self) -> Iterator[tuple[str, GroupRow]]:
-        """Yield all groups that have members or offsets, by id."""
-        for key, data in self.shard.kv.scan(*RowKind.GROUP.range()):
+    def listed(self, first: str = "") -> Iterator[tuple[str, GroupRow]]:
+        """Yield all groups that have members or offsets, by id, from this id on."""
+        start, end = group_rows.group_key(first), RowKind.GROUP.range()[1]
+        for key, data in self.shard.kv.scan(start, end):
             yield name_of(key), decode_group(data)
 
     def _read_again(self, group: Group, code: Code) -> None:

@@ -87,6 +87,10 @@ class Lookup(Protocol):
         """Yield every queue by name, from this name on."""
         ...
 
+    def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the same as rows (`virtual.rows.queues`), also of what has no partitions yet."""
+        ...
+
     def group_row(self, group: str) -> bytes | None:
         """Return what is set of a group (`virtual.rows.group_settings`)."""
         ...
@@ -102,6 +106,12 @@ class Lookup(Protocol):
     def secured(self) -> Iterator[str]:
         """Yield the names of all rows of security."""
         ...
+
+
+def decoded(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Queue]:
+    """Yield the queues of rows."""
+    for key, value in rows:
+        yield decode_queue(name_of(key), value)
 
 
 def _usable(queue: Queue | None) -> Queue | None:
@@ -125,8 +135,10 @@ class StateLookup:
         return _usable(self._state.queue_by_id(queue_id))
 
     def all(self, first: str = "") -> Iterator[Queue]:
-        for key, value in self._state.kv.scan(queue_key(first), RowKind.QUEUE.range()[1]):
-            yield decode_queue(name_of(key), value)
+        return decoded(self.rows(first))
+
+    def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
+        return self._state.kv.scan(queue_key(first), RowKind.QUEUE.range()[1])
 
     def group_row(self, group: str) -> bytes | None:
         return self._state.get(group_config_key(group))
@@ -162,6 +174,7 @@ class Catalogue(Generic[Ticket]):
         self.find = lookup.find
         self.find_id = lookup.find_id
         self.all = lookup.all
+        self.rows = lookup.rows
 
     def exists(self, name: str) -> bool:
         """Return whether there is such a queue, or one is on its way."""

@@ -126,6 +126,8 @@ def _condition_conflict(values: Mapping[str, str]) -> str | None:
     return None
 
 
+_LATE_BY, _LATE_MS_MAX = 4, 3_600_000
+"""The part of a silence that retention by size may be late behind it, and the most."""
 LOOK_AGAIN_MS = 24 * 3600 * 1000
 """A partition with records is looked at for retention this often at least."""
 
@@ -179,14 +181,21 @@ class QueueSettings:
     delay: DelaySettings | None
     """None: no record waits."""
 
-    def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int) -> int:
+    @property
+    def retained_by_size(self) -> bool:
+        """Whether each record that comes may be one too many, or one batch of too many bytes."""
+        return self.retention_bytes >= 0 or self.retention_records >= 0
+
+    def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int, idle_ms: int = 0) -> int:
         """Return when retention checks a partition next whose records begin at `oldest_ms`.
 
-        As Kafka's checks, not before `check_ms` have passed, however old the records are.
+        As Kafka's checks, not before `check_ms` have passed, however old the records are. A
+        partition that may have too many is looked at soon again: the rarer, the longer nothing has
+        come (`idle_ms`).
         """
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
-        if self.retention_bytes >= 0 or self.retention_records >= 0:
-            return soonest_ms
+        if self.retained_by_size:
+            again_ms = now_ms + min(idle_ms // _LATE_BY, _LATE_MS_MAX)
         if self.retained_from_arrival and self.retention_ms >= 0:
             return max(soonest_ms, min(again_ms, now_ms + self.retention_ms // _MARKED_AT_LEAST))
         if self.retention_ms >= 0 and oldest_ms >= 0:

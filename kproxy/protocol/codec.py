@@ -23,10 +23,11 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.created_topics import created_topics_body
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
-from kproxy.protocol.guard import Admitted, admit, skip_tags
+from kproxy.protocol.guard import Admitted, admit, skip_tags, tag_value
+from kproxy.protocol.name_search import TAG
 from kproxy.protocol.newer import REQUESTS, RESPONSES
 from kproxy.protocol.streams_responses import LINES, with_lines, without_lines
-from kproxy.protocol.varint import Malformed
+from kproxy.protocol.varint import Malformed, uvarint
 
 ZERO_UUID = UUID(int=0)
 _HEADER = struct.Struct(">hhih")
@@ -38,7 +39,8 @@ _LENGTH_AND_CORRELATION = struct.Struct(">ii")
 class RequestHeader(NamedTuple):
     """`body_at` is the byte position of the body.
 
-    -1: nobody knows the version; NOT_LOADED: its schemas are to be loaded first.
+    -1: nobody knows the version; NOT_LOADED: its schemas are to be loaded first. `search`: the
+    value of kproxy's own tagged field (`name_search`), empty where there is none.
     """
 
     api_key: int
@@ -46,6 +48,7 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     body_at: int
+    search: bytes = b""
 
 
 def decode_header(frame: Frame, *, loads: bool = True) -> RequestHeader:
@@ -75,7 +78,11 @@ def decode_header(frame: Frame, *, loads: bool = True) -> RequestHeader:
     if flexible is None:
         position = -1 if loads else NOT_LOADED
     elif flexible:
+        tags_at = position
         position, _ = skip_tags(frame, position, len(frame), _HEADER_TAGS_MAX)
+        if position - tags_at > 1:
+            own = tag_value(frame, tags_at, TAG)
+            return RequestHeader(key, version, correlation_id, client_id, position, own)
     return RequestHeader(key, version, correlation_id, client_id, position)
 
 
@@ -210,14 +217,19 @@ _BY_HAND = {
 }
 
 
-def encode_request(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
-    """Return a whole request frame, for clients of ours: so far the tests'."""
+def encode_request(
+    key: int, version: int, correlation_id: int, values: Mapping[str, Any], search: bytes = b""
+) -> bytes:
+    """Return a whole request frame, for clients of ours; `search`: what kproxy's own field says."""
     schema = _loaded(load_request_schema, key, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _builder(schema)(values))
     client_id = b"kproxy"
     header = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id
-    payload = header + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue()
+    tags = b"\0" if schema.__flexible__ else b""
+    if search:
+        tags = b"\1" + uvarint(TAG) + uvarint(len(search)) + search
+    payload = header + tags + buffer.getvalue()
     return len(payload).to_bytes(4, "big") + payload
 
 

@@ -94,6 +94,22 @@ def skip_tags(data: Frame, position: int, end: int, elements_max: int) -> tuple[
     return _tags_walker({})(whole, position, end, walk), walk.elements_left
 
 
+def tag_value(data: Frame, position: int, wanted: int) -> bytes:
+    """Return the value of a tagged field, of a section that was walked over; empty: there is none.
+
+    The first of several with the same tag holds.
+    """
+    whole, end = cast(bytes, data), len(data)
+    count, position = read_uvarint(whole, position, end)
+    for _ in range(count):
+        tag, position = read_uvarint(whole, position, end)
+        size, position = read_uvarint(whole, position, end)
+        if tag == wanted:
+            return bytes(data[position : position + size])
+        position += size
+    return b""
+
+
 @cache
 def _struct_walker(schema: Any) -> Walker:
     steps: list[Walker] = []

@@ -22,7 +22,7 @@ from kproxy.metadata.queue_settings import QueueSettings, settings_of
 from kproxy.metadata.setting import SET_BY
 from kproxy.routes import stretches
 from kproxy.routes.cutting import Cutter, Gathered
-from kproxy.routes.reading import Kept, Plan, gather, made, plan
+from kproxy.routes.reading import Kept, Plan, gather, made, pass_over_keyless, plan
 from kproxy.routes.redrive_pace import RedrivePace, Unpaced
 from kproxy.routes.rights import why_forbidden
 from kproxy.routes.services import RouteServices
@@ -275,6 +275,7 @@ class Passage:
             self._shared.warn("route_not_read", self._owner, reason=str(error))
             self.waits = f"its records cannot be read: {error}"
             return False
+        await pass_over_keyless(cutter, self._is_compacted)
         return self._claim.serves
 
     # -- commands

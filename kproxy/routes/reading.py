@@ -1,5 +1,6 @@
 """The reading of what a source partition passes on: planned on the loop, read on a thread."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kproxy.fetching.aborted import AbortedSearch
@@ -12,6 +13,7 @@ from kproxy.virtual.rows.batches import Batch
 from kproxy.virtual.types import PartitionKey
 
 READ_BYTES = 1 << 20
+_NO_KEY = 1  # the first byte of a record from its key on: a length of -1
 _BATCHES_MAX = 2000
 
 Aborted = dict[int, list[tuple[int, int]]]
@@ -124,6 +126,30 @@ def gather(
             kept.keep(place, batch)
             return
     cutter.gathered.through = planned.end
+
+
+async def pass_over_keyless(cutter: Cutter, is_compacted: Callable[[str], bool]) -> None:
+    """Take out what a redrive to origins would bring compacted queues without a key.
+
+    They would drop it, and a Produce of it is refused. A record that goes to no queue changes no
+    part of another one: so an owner that ships the cut again may know otherwise by then.
+    """
+    redrive, gathered, pace = cutter.gathered.spec.redrive, cutter.gathered, Pace()
+    if redrive is None or redrive.to:
+        return
+    for targets in gathered.by_shard:
+        for name, pieces in list(targets.items()):
+            await pace.step()
+            keyed = [piece for piece in pieces if piece[0][0] != _NO_KEY]
+            left_out = len(pieces) - len(keyed)
+            if not left_out or not is_compacted(name):
+                continue
+            targets[name] = keyed
+            if not keyed:
+                del targets[name]
+            gathered.records -= left_out
+            why = f"{left_out} have no key, and {name} is compacted: there they would be dropped"
+            gathered.pass_over(left_out, why)
 
 
 def _is_aborted(head: BatchHeader, base_offset: int, aborted: Aborted) -> bool:

@@ -173,7 +173,10 @@ class Retention(DueIndexScanner):
             self._shard.note_uncompacted(partition)
         if oldest is None or held_back:
             return now + self._check_ms if start < row.next_offset else None
-        return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms)
+        idle_ms = 0
+        if settings.retained_by_size:
+            idle_ms = now - self._marks.ends_there_since(partition, row, now, filed)
+        return settings.look_at_ms(oldest.max_time_through_ms, now, self._check_ms, idle_ms)
 
     def _kept_from(
         self,

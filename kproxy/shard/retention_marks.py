@@ -1,4 +1,5 @@
-"""The ends of partitions at known times, for `kproxy.retention.from=arrival`.
+"""The ends of partitions at known times, for `kproxy.retention.from=arrival`, and to look rarely
+at those of which so many records or bytes are kept, while nothing comes to them.
 
 No batch says when it came. At each look retention notes the time and the partition's end in a row
 of its own: what lies before the end of a mark was there by then. A partition has about ten marks.
@@ -57,6 +58,24 @@ class RetentionMarks:
         kept = [mark for mark in marks if mark[1] >= start and mark[1] > row.log_start]
         changes[key] = b"".join(_MARK.pack(*mark) for mark in kept[-_MARKS_MAX:]) or None
         return min(start, row.next_offset)
+
+    def ends_there_since(
+        self, partition: PartitionKey, row: Partition, now: int,
+        changes: dict[bytes, bytes | None],
+    ) -> int:  # fmt: skip
+        """Return since when a partition is known to end where it does, by its last mark.
+
+        `changes` gets the row with a mark for now, where there is none, or another end.
+        """
+        key = _marks_key(partition)
+        data = (changes[key] if key in changes else self._kv.get(key)) or b""
+        if data:
+            time_ms, end = _MARK.unpack(data[-_MARK.size :])
+            if end == row.next_offset and time_ms <= now:
+                return int(time_ms)
+        if key not in changes:
+            changes[key] = _MARK.pack(now, row.next_offset)
+        return now
 
     def drop(self, partition: PartitionKey, changes: dict[bytes, bytes | None]) -> None:
         """Have the row of a partition without records removed, if it has one."""

@@ -9,12 +9,14 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from kproxy.common.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code, KafkaError
 from kproxy.protocol.codec import decode_response, encode_request
+from kproxy.protocol.name_search import ALL, Matches, NameSearch
 from kproxy.tools.client_settings import ClientSettings
 
 _TIMEOUT_S = 30
@@ -23,12 +25,12 @@ PAGE = 2000
 """The partitions of a page of queues."""
 QUEUE, GROUP = 2, 32
 """The types of resources that have settings."""
-ROUTE_TO, ROUTE_FROM = "kproxy.route.to", "kproxy.route.from"
 REDRIVES = ""
 """The place of redrives among routes by the queue that defines them."""
 
 Key = TypeVar("Key")
 Address = tuple[str, int]
+Cursor = dict[str, Any]  # in the list of all queues: `topic_name` and `partition_index`
 
 
 class Refused(Exception):
@@ -69,12 +71,15 @@ class Client:
 
     # -- requests
 
-    def call(self, key: int, version: int, values: dict[str, Any], node: int | None = None) -> Any:
+    def call(
+        self, key: int, version: int, values: dict[str, Any], node: int | None = None,
+        search: NameSearch = ALL,
+    ) -> Any:  # fmt: skip
         """Ask a node, or the one that was named. Raises CannotStart where it cannot be reached."""
         address = self._first if node is None else self._address(node)
         self._correlation += 1
         try:
-            return self._asked(address, self._connected(address), key, version, values)
+            return self._asked(address, self._connected(address), key, version, values, search)
         except OSError as error:
             if lost := self._sockets.pop(address, None):
                 lost.close()
@@ -90,9 +95,10 @@ class Client:
 
     def _asked(
         self, address: Address, connection: socket.socket, key: int, version: int,
-        values: Mapping[str, Any],
+        values: Mapping[str, Any], search: NameSearch = ALL,
     ) -> Any:  # fmt: skip
-        connection.sendall(encode_request(key, version, self._correlation, values))
+        said = b"" if search == ALL else search.encode()
+        connection.sendall(encode_request(key, version, self._correlation, values, said))
         length = int.from_bytes(_exactly(connection, 4), "big")
         if length > self._answer_bytes_max:
             raise CannotStart(
@@ -127,6 +133,10 @@ class Client:
             self._nodes = {b.broker_id: (b.host, b.port) for b in self.cluster().brokers}
         return self._nodes
 
+    def cluster_id(self) -> str:
+        """Return the id that the cluster keeps for life."""
+        return str(self.cluster().cluster_id)
+
     def _address(self, node: int) -> Address:
         if node not in self._nodes:  # it may have come since
             self._nodes = {}
@@ -146,19 +156,25 @@ class Client:
 
     # -- queues
 
-    def pages(self, first: str = "", partitions: int = PAGE) -> Iterator[list[Any]]:
-        """Yield all queues by name from this name on, so many partitions at a time."""
-        cursor: dict[str, Any] | None = {"topic_name": first, "partition_index": 0}
+    def page(
+        self, cursor: Cursor, partitions: int = PAGE, search: NameSearch = ALL
+    ) -> tuple[list[Any], Cursor | None]:
+        """Return queues by name, and where there may be more. The server ends a page of a search
+        where it has looked at many names: it may have none. Raises Refused.
+        """
+        values = {"topics": (), "response_partition_limit": partitions, "cursor": cursor}
+        page, matches = self.call(75, 0, values, search=search), matcher(search)
+        for topic in page.topics:
+            checked(0 if topic.name else topic.error_code, "searching")
+        found = [topic for topic in page.topics if matches(topic.name.encode())]
+        return found, page.next_cursor and asdict(page.next_cursor)
+
+    def pages(self, search: NameSearch = ALL, partitions: int = PAGE) -> Iterator[list[Any]]:
+        """Yield queues by name, so many partitions at a time."""
+        cursor: Cursor | None = {"topic_name": search.begin, "partition_index": 0}
         while cursor is not None:
-            page = self.call(
-                75, 0, {"topics": (), "response_partition_limit": partitions, "cursor": cursor}
-            )
-            yield list(page.topics)
-            after = page.next_cursor
-            cursor = after and {
-                "topic_name": after.topic_name,
-                "partition_index": after.partition_index,
-            }
+            page, cursor = self.page(cursor, partitions, search)
+            yield page
 
     def metadata(self, names: Sequence[str]) -> Iterator[Any]:
         """Yield the metadata of queues with these names; none is made."""
@@ -186,9 +202,11 @@ class Client:
             raise Refused(f"there is no queue {name}; `kproxy queues` lists those there are")
         return topic
 
-    def offsets(self, leaders: dict[tuple[str, int], int], timestamp: int) -> dict[Any, int]:
+    def offsets(
+        self, leaders: dict[tuple[str, int], int], timestamp: int, *, committed: bool = False
+    ) -> dict[Any, int]:
         """Return offsets at a timestamp (-1 end, -2 start) by partition, without partitions that
-        moved.
+        moved. `committed`: the end is where read_committed ends.
         """
 
         def ask(node: int, parts: list[tuple[str, int]]) -> Iterator[tuple[Any, int]]:
@@ -202,7 +220,7 @@ class Client:
                 }
                 for name, indices in by_name(parts).items()
             ]
-            values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            values = {"replica_id": -1, "isolation_level": int(committed), "topics": topics}
             for topic in self.call(2, 6, values, node).topics:
                 for part in topic.partitions:
                     if not part.error_code:
@@ -249,14 +267,14 @@ class Client:
 
     # -- groups
 
-    def groups(self) -> list[Any]:
-        """Return all groups, by name."""
-        found = []
+    def groups(self, search: NameSearch = ALL) -> list[Any]:
+        """Return groups by name. Raises Refused."""
+        found, matches = [], matcher(search)
         for node in self.nodes():
-            answer = self.call(16, 5, {"states_filter": (), "types_filter": ()}, node)
+            answer = self.call(16, 5, {"states_filter": (), "types_filter": ()}, node, search)
             checked(answer.error_code, "listing groups")
-            found += answer.groups
-        return sorted(found, key=lambda group: str(group.group_id))
+            found += [group for group in answer.groups if matches(group.group_id.encode())]
+        return sorted(found, key=lambda group: str(group.group_id))[: search.limit or None]
 
     def _of_groups(
         self, groups: Sequence[str], key: int, version: int, topics: Any, **more: Any
@@ -337,13 +355,6 @@ class Client:
         found = chain.from_iterable(self._states(queue, "delays", nodes))
         return sorted(found, key=lambda one: int(one["partition"]))
 
-    def waiting(self, queue: str, partition: int, place: str, node: int) -> dict[str, Any]:
-        """Return some of a partition's records that wait, from a place on, and the next place."""
-        for told in self._states(queue, f"waiting:{partition}:{place}", [node]):
-            found: dict[str, Any] = told
-            return found
-        raise Refused(f"{queue}: no worker says what waits for partition {partition}")
-
     def routes(self, queue: str, nodes: Iterable[int]) -> dict[str, list[dict[str, Any]]]:
         """Return the states of routes out of a queue's partitions, by the queue that defines
         each; of its redrive: `REDRIVES`.
@@ -354,19 +365,17 @@ class Client:
             found[REDRIVES if of_redrive else one["queue"]].append(one)
         return found
 
-    def route_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the settings that say to or from where, of queues that define a route."""
-        found = {}
-        for some in chunks(names, 1000):
-            for result in self.configs(some, (ROUTE_TO, ROUTE_FROM)):
-                given = {config.name: config.value for config in result.configs if config.value}
-                if given:
-                    found[result.resource_name] = given
-        return found
-
     def settings(self, name: str, keys: tuple[str, ...]) -> dict[str, str | None]:
         """Return settings of a queue, by these names; none where it may not be looked at."""
         return {one.name: one.value for one in self.configs([name], keys)[0].configs}
+
+
+def matcher(search: NameSearch) -> Matches:
+    """Return which names a search means. Raises Refused."""
+    try:
+        return search.matcher()
+    except KafkaError as error:
+        raise Refused(f"{search.matching} is no expression of RE2: {error.message}") from None
 
 
 def chunks(items: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:

@@ -114,10 +114,13 @@ def read_client_settings(path: Path | None, *, credentials: bool = True) -> Clie
             name, _, value = (part.strip() for part in line.partition("="))
             if name in _KNOWN:  # others are for other tools
                 values[name] = value
-    return _settings(path, values, credentials)
+    return client_settings(path, values, credentials=credentials)
 
 
-def _settings(path: Path, values: Mapping[str, str], credentials: bool) -> ClientSettings:
+def client_settings(
+    path: Path | str, values: Mapping[str, str], *, credentials: bool = True
+) -> ClientSettings:
+    """Return the settings of these values, which are of `path`. Raises CannotStart."""
     protocol = values.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise CannotStart(f"{path}: security.protocol is one of {', '.join(_PROTOCOLS)}")

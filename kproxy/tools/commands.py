@@ -1,6 +1,5 @@
 """The commands that list, describe and delete queues and groups."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -12,11 +11,12 @@ import click
 
 from kproxy.common.errors import CannotStart
 from kproxy.common.printable import printable
-from kproxy.tools.client import ROUTE_TO, Address, Client, Refused
+from kproxy.protocol.name_search import ALL, NameSearch
+from kproxy.tools.client import Address, Client, Refused
 from kproxy.tools.options import as_json_option, asked, match_option, server_option
 from kproxy.tools.output import bar, print_json, size, table
-from kproxy.tools.routes import TITLES, cells, decoded, entrance_option, template_of
-from kproxy.tools.views import GroupDescription, QueueLine, TopicSpec, describe, groups, queues, top
+from kproxy.tools.routes import ROUTE_TO, TITLES, cells, decoded, entrance_option, template_of
+from kproxy.tools.views import GroupDescription, QueueLine, describe, groups, queues, top
 
 _LIMIT = 100
 
@@ -25,16 +25,6 @@ _from = click.option("--from", "first", default="", metavar="NAME", help="begin 
 _limit = click.option(
     "--limit", default=_LIMIT, show_default=True, type=click.IntRange(1), help="most lines shown"
 )
-
-
-def _wanted(match: str | None) -> TopicSpec:
-    if match is None:
-        return lambda name: True
-    try:
-        pattern = re.compile(match)
-    except re.error as error:
-        raise click.BadParameter(f"--match {match}: {error}") from None
-    return lambda name: pattern.fullmatch(name) is not None
 
 
 def _list(
@@ -65,7 +55,7 @@ def _list(
 @as_json_option
 @server_option
 def queues_command(
-    match: str | None,
+    match: NameSearch | None,
     first: str,
     limit: int,
     sort: str,
@@ -78,14 +68,14 @@ def queues_command(
     """List queues with their records and bytes, by name or the largest first."""
     if sort == "lag" and group is None:
         raise click.UsageError("--sort lag needs --group: whose lag")
-    wanted = _wanted(match)
+    search = (match or ALL)._replace(first=first)
 
     def ask(client: Client) -> list[QueueLine]:
-        made, stands_for = wanted, _nothing
+        stands_for, more = _nothing, dict[str, Any]()
         if entrance is not None:
             stands_for = partial(decoded, template_of(client, entrance))
-            made = lambda name: wanted(name) and stands_for(name) is not None  # noqa: E731
-        found = queues(client, made, first=first, group=group, routes=routes)
+            more["wanted"] = lambda name: stands_for(name) is not None
+        found = queues(client, search, group=group, routes=routes, **more)
         lines = (replace(line, decoded=stands_for(line.name)) for line in found)
         if sort == "name":
             return list(islice(lines, limit + 1))
@@ -128,11 +118,11 @@ def _nothing(name: str) -> str | None:
 @as_json_option
 @server_option
 def groups_command(
-    match: str | None, first: str, limit: int, as_json: bool, bootstrap_server: Address
+    match: NameSearch | None, first: str, limit: int, as_json: bool, bootstrap_server: Address
 ) -> None:
     """List groups with their state and how far they are behind."""
-    wanted = _wanted(match)
-    found = asked(bootstrap_server, lambda c: groups(c, wanted, first=first, limit=limit + 1))
+    search = (match or ALL)._replace(first=first, limit=limit + 1)
+    found = asked(bootstrap_server, lambda client: groups(client, search))
     titles = ["GROUP", "TYPE", "STATE", "QUEUES", "LAG"]
     _list(found, limit, as_json, titles, lambda line: asdict(line).values())
 
@@ -215,7 +205,7 @@ def _share_line(group: dict[str, Any], line: dict[str, Any]) -> tuple[Any, ...]:
 @server_option
 def delete_command(
     names: tuple[str, ...],
-    match: str | None,
+    match: NameSearch | None,
     yes: bool,
     as_json: bool,
     bootstrap_server: Address,
@@ -227,11 +217,9 @@ def delete_command(
     def ask(client: Client) -> list[tuple[str, int]]:
         doomed = list(dict.fromkeys(names))
         if match is not None:
-            wanted = _wanted(match)
-            doomed = [t.name for page in client.pages() for t in page if wanted(t.name)]
-            doomed = list(dict.fromkeys(doomed))
+            doomed = list(dict.fromkeys(t.name for page in client.pages(match) for t in page))
         if not doomed:
-            raise Refused(f"no queue is matched by {match}")
+            raise Refused(f"no queue is matched by {match and match.matching}")
         if not yes:
             what = doomed[0] if len(doomed) == 1 else f"{len(doomed)} queues, {doomed[0]} first,"
             click.confirm(f"delete {printable(what)} with all records?", abort=True, err=True)

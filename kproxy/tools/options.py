@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from kproxy.common.errors import CannotStart
-from kproxy.tools.client import Address, Client, Refused
+from kproxy.protocol.name_search import NameSearch
+from kproxy.tools.client import Address, Client, Refused, matcher
 from kproxy.tools.client_settings import ClientSettings, read_client_settings
 
 _SETTINGS = "kproxy.client_settings"
@@ -52,9 +53,24 @@ _server = address("127.0.0.1:9092", "a kproxy to ask")
 as_json_option = click.option(
     "--json", "as_json", is_flag=True, help="JSON lines instead of a table"
 )
+
+
+def _search(context: Any, parameter: Any, text: str | None) -> NameSearch | None:
+    if text is None:
+        return None
+    if not text:
+        raise click.UsageError("--match is empty: .* matches all names")
+    try:
+        matcher(found := NameSearch(matching=text))
+    except Refused as error:
+        raise click.UsageError(f"--match {error}") from None
+    return found
+
+
 match_option = click.option(
-    "--match", metavar="REGEX", help="only names that this matches as a whole"
-)
+    "--match", "--matching", "match", metavar="REGEX", callback=_search,
+    help="only names that this matches as a whole (RE2)",
+)  # fmt: skip
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,15 +1,16 @@
 """Routes of queues, as `kproxy describe` and `kproxy queues --routes` show them, and the keys that
 names of queues stand for, by the template of the entrance that made them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from kproxy.metadata.routing import Template, read_template
-from kproxy.tools.client import REDRIVES, ROUTE_FROM, ROUTE_TO, Client, Refused
+from kproxy.tools.client import REDRIVES, Client, Refused, chunks
 
+ROUTE_TO, ROUTE_FROM = "kproxy.route.to", "kproxy.route.from"
 REDRIVE_TO = "kproxy.redrive.to"
 Leaders = dict[tuple[str, int], int]
 
@@ -39,6 +40,24 @@ class RouteLine:
     partitions: list[RoutePart]
 
 
+def route_settings(client: Client, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings that say to or from where, of queues that define a route."""
+    return settings_of(client, names, (ROUTE_TO, ROUTE_FROM))
+
+
+def settings_of(
+    client: Client, names: Sequence[str], keys: tuple[str, ...]
+) -> dict[str, dict[str, str]]:
+    """Return settings of queues by these names, those that have a value."""
+    found = {}
+    for some in chunks(names, 1000):
+        for result in client.configs(some, keys):
+            given = {config.name: config.value for config in result.configs if config.value}
+            if given:
+                found[result.resource_name] = given
+    return found
+
+
 def routes_of(
     client: Client, name: str, settings: dict[str, str], leaders: Leaders
 ) -> list[RouteLine]:
@@ -63,7 +82,7 @@ def own_routes(
     client: Client, queues: dict[str, dict[int, int]]
 ) -> Iterator[tuple[str, RouteLine]]:
     """Yield the route of each of those queues (leaders by partition) that define one."""
-    for name, settings in client.route_settings(list(queues)).items():
+    for name, settings in route_settings(client, list(queues)).items():
         if to := settings.get(ROUTE_TO):
             mine = {(name, index): node for index, node in queues[name].items()}
             told = client.routes(name, _nodes(mine.values()))
@@ -125,7 +144,7 @@ entrance_option = click.option(
 def template_of(client: Client, entrance: str) -> Template:
     """Return the template of an entrance. Raise Refused: it is none."""
     client.queue(entrance)  # it says where there is no such queue
-    text = client.route_settings([entrance]).get(entrance, {}).get(ROUTE_TO)
+    text = route_settings(client, [entrance]).get(entrance, {}).get(ROUTE_TO)
     if not text:
         raise Refused(f"{entrance} has no {ROUTE_TO}: name the queue that the records come in by")
     return read_template(text)

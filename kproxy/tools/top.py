@@ -38,7 +38,7 @@ class Source:
         context = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
         https = urllib.request.HTTPSHandler(context=context)
         self._open = urllib.request.build_opener(NoRedirects, https).open
-        self._urls = [_url(address) for address in addresses]
+        self._urls = [url_of(address) for address in addresses]
 
     def pages(self) -> list[tuple[str, Page | None]]:
         """Return each worker's page, None where it does not answer.
@@ -47,7 +47,7 @@ class Source:
         """
         if not self._urls:
             self._urls = list(self._found())
-        pages = [(url, self._page(url)) for url in self._urls]
+        pages = [(url, self.page(url)) for url in self._urls]
         if not any(page for _, page in pages):
             raise CannotStart(
                 f"no kproxy answers at {', '.join(self._urls) or _DEFAULT}: give --http"
@@ -58,12 +58,13 @@ class Source:
     def _found(self) -> Iterator[str]:
         host, _, port = _DEFAULT.rpartition(":")
         for number in range(int(port), int(port) + _PORTS):
-            url = _url(f"{host}:{number}")
-            if self._page(url) is None:
+            url = url_of(f"{host}:{number}")
+            if self.page(url) is None:
                 return
             yield url
 
-    def _page(self, url: str) -> Page | None:
+    def page(self, url: str) -> Page | None:
+        """Return a worker's page; None: it does not answer."""
         request = urllib.request.Request(f"{url}/top", headers=self._headers)
         try:
             with self._open(request, timeout=_TIMEOUT_S) as said:
@@ -80,7 +81,18 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _url(address: str) -> str:
+def watched(addresses: Sequence[str], token_file: Path | None, ca_file: Path | None) -> Source:
+    """Return the pages of workers at these addresses. Raises CannotStart."""
+    if token_file is not None and not addresses:
+        raise CannotStart(
+            "any process at the default port would get the token: say with --http which address"
+            " is to have it"
+        )
+    token = None if token_file is None else token_file.read_text().strip()
+    return Source(addresses, token, ca_file)
+
+
+def url_of(address: str) -> str:
     return address.rstrip("/") if "://" in address else f"http://{address}"
 
 
@@ -245,13 +257,7 @@ def top_command(
     token_file: Path | None, ca_file: Path | None,
 ) -> None:  # fmt: skip
     """Watch workers: rates, busiest queues and groups, lag, shards."""
-    if token_file is not None and not addresses:
-        raise CannotStart(
-            "any process at the default port would get the token: say with --http which address"
-            " is to have it"
-        )
-    token = None if token_file is None else token_file.read_text().strip()
-    source = Source(addresses, token, ca_file)
+    source = watched(addresses, token_file, ca_file)
     console = shown_on()
     before = source.pages()
     time.sleep(every)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kproxy.tools.client import PAGE, Client
-from kproxy.tools.routes import Leaders, RouteLine, own_routes, routes_of
+from kproxy.protocol.name_search import ALL, NameSearch
+from kproxy.tools.client import PAGE, Client, Cursor
+from kproxy.tools.records.walks import Parts, walk
+from kproxy.tools.routes import Leaders, RouteLine, own_routes, route_settings, routes_of
 
 _MANY = 200  # groups asked for at a time
 _LOOKS_MAX = 10
@@ -53,16 +55,16 @@ TopicSpec = Callable[[str], bool]
 
 def queues(
     client: Client,
-    wanted: TopicSpec,
+    search: NameSearch = ALL,
     *,
-    first: str = "",
+    wanted: TopicSpec = lambda name: True,
     group: str | None = None,
     routes: bool = False,
 ) -> Iterator[QueueLine]:
     """Yield the wanted queues by name, a page at a time; `routes`: those that define a route."""
     offsets = client.committed([group])[group] if group is not None else None
     pending: dict[str, dict[int, int]] = {}
-    for page in client.pages(first):
+    for page in client.pages(search):
         for topic in page:
             parts = pending.setdefault(topic.name, {}) if wanted(topic.name) else {}
             parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
@@ -75,36 +77,27 @@ def queues(
 
 
 def some_queues(
-    client: Client, wanted: TopicSpec, *, first: str = "", prefix: str = "", limit: int,
-    page: int = PAGE,
-) -> tuple[list[QueueLine], str | None]:  # fmt: skip
-    """Return the wanted queues that begin with a prefix, so many at most, and the name to go on
-    from; None: there is no more.
+    client: Client, search: NameSearch, *, limit: int
+) -> tuple[list[QueueLine], str | None]:
+    """Return the queues that are searched for, so many at most, and the name to go on from; None:
+    there is no more.
 
     Names are looked at for a while, a page after another: it may find none and yet go on.
     """
     found: dict[str, dict[int, int]] = {}
-    after: str | None = None
-    for number, topics in enumerate(client.pages(max(first, prefix), page), 1):
+    cursor: Cursor | None = {"topic_name": search.begin, "partition_index": 0}
+    looks = 0
+    while cursor is not None and len(found) <= limit and looks < _LOOKS_MAX:
+        inside = bool(cursor["partition_index"])  # a queue of many partitions: all of them
+        topics, cursor = client.page(cursor, PAGE if inside else limit + 1, search)
         for topic in topics:
-            after = topic.name
-            if after.startswith(prefix) and wanted(after):
-                parts = found.setdefault(after, {})
-                parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
-        if after is not None and not after.startswith(prefix):
-            break
-        if len(found) > limit or number == _LOOKS_MAX:
-            break
-    else:
-        after = None
-    if after is not None and not after.startswith(prefix):
-        after = None
-    names = list(found)
+            parts = found.setdefault(topic.name, {})
+            parts.update((part.partition_index, part.leader_id) for part in topic.partitions)
+        looks += cursor is not None and not cursor["partition_index"]
+    names, after = list(found), None if cursor is None else cursor["topic_name"]
     if len(names) > limit:
         after = names[limit]
-    elif after is not None:
-        found.pop(after, None)  # it may have more partitions
-    lines = _lines(client, {name: found[name] for name in list(found)[:limit]}, None, routes=False)
+    lines = _lines(client, {name: found[name] for name in names[:limit]}, None, routes=False)
     return list(lines), after
 
 
@@ -112,27 +105,16 @@ def some_routes(
     client: Client, *, first: str, prefix: str, limit: int
 ) -> tuple[list[tuple[str, RouteLine]], str | None]:
     """Return queues that define a route, so many at most, and the name to go on from; None: there
-    is no more. Names are looked at for a while, as by `some_queues`.
+    is no more. Names are looked at for a while, as by `walk`.
     """
-    found: list[tuple[str, RouteLine]] = []
-    for number, topics in enumerate(client.pages(max(first, prefix)), 1):
-        parts: dict[str, dict[int, int]] = {}
-        for topic in topics:
-            if topic.name.startswith(prefix):
-                leaders = parts.setdefault(topic.name, {})
-                leaders.update((part.partition_index, part.leader_id) for part in topic.partitions)
-        definers = client.route_settings(list(parts))
+
+    def pick(parts: Parts, most: int) -> list[tuple[str, RouteLine]]:
+        definers = route_settings(client, list(parts))
         names = [name for name in parts if name in definers]
-        wanted = {name: parts[name] for name in names[: limit + 1 - len(found)]}
-        found += sorted(own_routes(client, wanted), key=lambda one: one[0])
-        last = topics[-1].name if topics else prefix
-        if len(found) > limit:
-            return found[:limit], found[limit][0]
-        if not last.startswith(prefix):
-            break
-        if number == _LOOKS_MAX:
-            return [one for one in found if one[0] != last], last
-    return found, None
+        wanted = {name: parts[name] for name in names[:most]}
+        return sorted(own_routes(client, wanted), key=lambda one: one[0])
+
+    return walk(client, pick, first=first, prefix=prefix, limit=limit)
 
 
 def _lines(
@@ -178,12 +160,9 @@ def top(lines: Iterator[QueueLine], by: str, limit: int) -> list[QueueLine]:
     return heapq.nlargest(limit, lines, key=lambda line: getattr(line, by) or 0)
 
 
-def groups(
-    client: Client, wanted: TopicSpec, *, first: str = "", limit: int = 0
-) -> list[GroupLine]:
+def groups(client: Client, search: NameSearch = ALL) -> list[GroupLine]:
     """Return groups by name, with how far behind they are."""
-    listed = [g for g in client.groups() if g.group_id >= first and wanted(g.group_id)]
-    listed = listed[:limit] if limit else listed
+    listed = client.groups(search)
     lines = []
     for start in range(0, len(listed), _MANY):
         some = listed[start : start + _MANY]

@@ -87,6 +87,62 @@ Nobody waits for the one of a copy: the first one is answered.
 """
 
 _Verdict = Code | BatchMetadata | None
+_Step = Callable[[int, Envelope, LogLocation], Outcome]
+
+
+def _of_queues(queues: QueueFold) -> dict[int, _Step]:
+    return {
+        Kind.CREATE: queues.create,
+        Kind.GROW: queues.grow,
+        Kind.DELETE: queues.delete,
+        Kind.EXPIRE_QUEUE: queues.expire,
+        Kind.CONFIGURE: queues.configure,
+        Kind.DROP_TOMBSTONE: queues.drop_tombstone,
+        Kind.ASSIGN_PARTITIONS: queues.assign_partitions,
+        Kind.QUEUE_READY: queues.queue_ready,
+        Kind.ROUTE: queues.route,
+    }
+
+
+def _of_groups(groups: GroupFold, settings: GroupConfigFold) -> dict[int, _Step]:
+    return {
+        Kind.COMMIT: groups.commit,
+        Kind.DELETE_OFFSETS: groups.delete_offsets,
+        Kind.GROUP: groups.change,
+        Kind.EXPIRE: groups.expire,
+        Kind.DELETE_GROUP: groups.delete,
+        Kind.CONFIGURE_GROUP: settings.configure,
+    }
+
+
+def _of_transactions(
+    transactions: TransactionFold, participants: ParticipantFold
+) -> dict[int, _Step]:
+    return {
+        Kind.PRODUCER_ID: transactions.allocate,
+        Kind.INIT_PRODUCER: transactions.init,
+        Kind.ENLIST: transactions.enlist,
+        Kind.BEGIN: participants.begin,
+        Kind.END: transactions.end,
+        Kind.MARKER: participants.end,
+        Kind.COMPLETE: transactions.complete,
+        Kind.TRANSACTION_COMMIT: participants.commit,
+        Kind.EXPIRE_TRANSACTION: transactions.expire,
+        Kind.RESTORED: transactions.restored,
+    }
+
+
+def _of_shares(shares: ShareFold) -> dict[int, _Step]:
+    return {
+        Kind.SHARE_SET: shares.set,
+        Kind.SHARE: shares.change,
+        Kind.FREE_LANES: shares.free,
+        Kind.SHARE_QUEUES: shares.note_queues,
+        Kind.SHARE_LOOK: shares.look,
+        Kind.FORWARD: shares.forward,
+        Kind.SETTLE_FORWARD: shares.settle,
+        Kind.AIM_FORWARD: shares.aim,
+    }
 
 
 class Fold:
@@ -99,54 +155,23 @@ class Fold:
         state.shared = shared
         groups = GroupFold(state, alone=shards == 1)
         self._participants = participants = ParticipantFold(state, groups)
-        transactions = TransactionFold(state, shard, shards, participants)
-        shares = ShareFold(state, groups)
         self._routes = routes = RouteFold(state, shard, shards)
+        transactions = TransactionFold(state, shard, shards, participants)
         delays = DelayFold(state, participants)
-        queues = QueueFold(state, shard, shards, routes, delays)
-        self._by_kind: dict[int, Callable[[int, Envelope, LogLocation], Outcome]] = {
+        self._by_kind: dict[int, _Step] = {
             Kind.APPEND: self._append,
             Kind.APPEND_IF: self._append_if,
-            Kind.CREATE: queues.create,
-            Kind.GROW: queues.grow,
-            Kind.DELETE: queues.delete,
             Kind.TRIM: self._trim,
             Kind.FORGET_PRODUCERS: self._forget_producers,
-            Kind.COMMIT: groups.commit,
-            Kind.DELETE_OFFSETS: groups.delete_offsets,
-            Kind.GROUP: groups.change,
-            Kind.EXPIRE: groups.expire,
-            Kind.DELETE_GROUP: groups.delete,
-            Kind.EXPIRE_QUEUE: queues.expire,
-            Kind.CONFIGURE: queues.configure,
-            Kind.DROP_TOMBSTONE: queues.drop_tombstone,
-            Kind.PRODUCER_ID: transactions.allocate,
             Kind.COPY: self._copy,
             Kind.REPLACE: self._copy,
             Kind.COMPACT: self._compact,
             Kind.FOREIGN: self._foreign,
             Kind.CLAIM: self._claim,
-            Kind.ASSIGN_PARTITIONS: queues.assign_partitions,
-            Kind.QUEUE_READY: queues.queue_ready,
-            Kind.INIT_PRODUCER: transactions.init,
-            Kind.ENLIST: transactions.enlist,
-            Kind.BEGIN: participants.begin,
-            Kind.END: transactions.end,
-            Kind.MARKER: participants.end,
-            Kind.COMPLETE: transactions.complete,
-            Kind.TRANSACTION_COMMIT: participants.commit,
-            Kind.EXPIRE_TRANSACTION: transactions.expire,
-            Kind.RESTORED: transactions.restored,
-            Kind.SHARE_SET: shares.set,
-            Kind.SHARE: shares.change,
-            Kind.FREE_LANES: shares.free,
-            Kind.SHARE_QUEUES: shares.note_queues,
-            Kind.SHARE_LOOK: shares.look,
-            Kind.CONFIGURE_GROUP: GroupConfigFold(state).configure,
-            Kind.FORWARD: shares.forward,
-            Kind.SETTLE_FORWARD: shares.settle,
-            Kind.AIM_FORWARD: shares.aim,
-            Kind.ROUTE: queues.route,
+            **_of_queues(QueueFold(state, shard, shards, routes, delays)),
+            **_of_groups(groups, GroupConfigFold(state)),
+            **_of_transactions(transactions, participants),
+            **_of_shares(ShareFold(state, groups)),
             Kind.CUT: routes.cut,
             Kind.SHIP: routes.ship,
             Kind.FORGET_LANDED: routes.forget_landed,

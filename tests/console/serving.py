@@ -23,7 +23,7 @@ WAIT_S = 500
 """The time of everything: a machine may be very busy, and no test waits for it to pass."""
 _TIMES = (
     "kproxy.console.forms.READ_S", "kproxy.console.serving.HEAD_S",
-    "kproxy.tools.records.batches.LOOKED_S",
+    "kproxy.tools.records.batches.LOOKED_S", "kproxy.tools.records.walks.WALK_S",
 )  # fmt: skip
 
 

@@ -89,6 +89,8 @@ def test_a_record_is_copied_byte_by_byte(
 def test_queues_are_created_changed_and_deleted(browser: Browser, queue: str) -> None:
     assert "The queue was created." in sent(browser, "/queues", name=queue, partitions=2).text
     assert sent(browser, "/queues", name=queue).status == 409
+    for partitions in (0, 1 << 31):
+        assert sent(browser, "/queues", name=f"{queue}-x", partitions=partitions).status == 400
     path = f"/queues/{queue}"
     page = sent(browser, f"{path}/settings", name="retention.ms", value="60000")
     assert "retention.ms 60000" in page.text

@@ -107,7 +107,25 @@ def test_share_group_is_shown_record_by_record_state(client: Direct) -> None:
         groups.share_page(Asked(client, Query({"id": "none"}), True))
 
 
-def show(page: Any, client: Direct, **query: str) -> str:
-    made: Page = page(Asked(client, Query(query), True))
-    options = Options(("127.0.0.1", 1), ClientSettings(), frozenset())
+def test_names_of_lanes_are_contents_of_records(
+    client: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read() -> None:
+        assert await Member(client.served, "a").given() == [(2, 4, 1)]
+
+    asyncio.run(read())
+    lane = {"lane": "customer-7", "held_at": 3}
+    line = dict.fromkeys(("partition", "lanes", "available", "looked_ahead", "held"), 1)
+    lines = [{"queue": "q", "held_lanes": [lane]} | line]
+    monkeypatch.setattr(groups, "_settings", lambda *_: {"kproxy.share.lane": "key"})
+    monkeypatch.setattr(groups, "_lanes", lambda *_: lines)
+    assert "customer-7, offset 3 was given up" in show(groups.share_page, client, id="g")
+    text = show(groups.share_page, client, hidden=True, id="g")
+    assert "customer-7" not in text
+    assert "hidden, offset 3 was given up" in text
+
+
+def show(page: Any, client: Direct, *, hidden: bool = False, **query: str) -> str:
+    made: Page = page(Asked(client, Query(query), not hidden))
+    options = Options(("127.0.0.1", 1), ClientSettings(), frozenset(), hide_contents=hidden)
     return Shown(200, {}, rendered(made.template, options.around(None) | made.values)).text

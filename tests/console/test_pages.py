@@ -128,9 +128,13 @@ def test_no_such_page_is_said_in_words(browser: Browser, path: str) -> None:
     assert "there is no" in page.text
 
 
-def test_addresses_that_no_page_links_to(browser: Browser, queue: str) -> None:
+def test_addresses_that_no_page_links_to(browser: Browser, admin: AdminClient, queue: str) -> None:
     assert browser.get("/queues/x/waiting", **{"from": "-1"}).status == 400
     assert browser.get("/queues", prefix="x" * 5000).status == 400
+    make(admin, queue)
+    for at in ("@" + "9" * 24, "@²"):
+        assert browser.get(f"/queues/{queue}/records", at=at).status == 400
+    assert browser.get("/queues?path=x&self=y").status == 200
     evil = "<script>\x1b\u202e</script>"
     page = browser.get("/queues", prefix=evil)
     assert page.status == 200

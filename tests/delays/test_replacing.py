@@ -13,6 +13,7 @@ from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.produce_request import ProduceRequest, Topic
 from kproxy.tools.records import waiting as waiting_tool
 from kproxy.virtual.commands.queues import ConfigureQueue, CreateQueue
+from kproxy.virtual.rows.delays import waiting_in
 from kproxy.virtual.types import QueueId
 from kproxy.worker.worker import Worker
 from tests.delays.test_delays import INVALID_CONFIG, INVALID_RECORD, put, saying, seen
@@ -159,3 +160,30 @@ async def test_a_record_is_cancelled_where_too_many_wait() -> None:
     assert code((b"c", b"v")) == POLICY_VIOLATION
     assert code((b"a", None)) == 0
     assert code((b"a", None)) == INVALID_RECORD
+
+
+async def test_a_full_queue_takes_what_replaces_a_waiting_record() -> None:
+    """FAULT: it was refused, though as many wait afterwards as before."""
+    worker = memory_worker()
+    shard: Any = worker.any_shard()
+    queue_id = QueueId(bytes(16))
+    configs = {"kproxy.delay.ms": "60000", "kproxy.delay.replace": "key"}
+    full = {"kproxy.delay.records.max": "2"}
+    shard.apply(CreateQueue(queue_id, "q", 1, configs | full).envelope())
+
+    def code(*records: tuple[bytes, bytes | None]) -> int:
+        call = append(worker, 9, ProduceRequest(None, -1, [Topic("q", [(0, keyed(*records))])]))
+        assert call is not None
+        call.body()
+        return call.code
+
+    assert code((b"a", b"1"), (b"b", b"1")) == 0
+    assert code((b"a", b"2")) == 0
+    assert code((b"a", b"3"), (b"b", b"3")) == 0
+    assert code((b"c", b"1")) == POLICY_VIOLATION
+    assert code((b"a", b"4"), (b"c", b"1")) == POLICY_VIOLATION
+    assert code((b"a", None), (b"c", b"1")) == 0, "it takes the place of the one that is cancelled"
+    assert waiting_in(shard.state.get, (queue_id, 0)).records == 2
+    shard.apply(ConfigureQueue(queue_id, {"kproxy.delay.records.max": "1"}, [], False).envelope())
+    assert code((b"b", b"5")) == 0
+    assert code((b"b", b"6"), (b"d", b"1")) == POLICY_VIOLATION

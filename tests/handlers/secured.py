@@ -29,8 +29,10 @@ class Secured:
             authorizer="acl", super_users="User:root", **settings
         )  # fmt: skip
 
-    async def call(self, key: int, version: int, values: Any, peer: Peer = ALICE) -> Any:
-        frame = encode_request(key, version, 1, values)[4:]
+    async def call(
+        self, key: int, version: int, values: Any, peer: Peer = ALICE, search: bytes = b""
+    ) -> Any:
+        frame = encode_request(key, version, 1, values, search)[4:]
         accepted = accept(self.worker, frame, peer, NextRequestSignal())
         if accepted.call is not None:
             given: Any = accepted.response()

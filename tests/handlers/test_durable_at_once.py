@@ -22,7 +22,7 @@ class Commits:
     """A shard's log that commits what is in line once nobody puts more there."""
 
     def __init__(self, shard: Any) -> None:
-        self.count = 0
+        self.count = self.most = 0
         self._shard, self._line = shard, list[Ticket]()
         shard.append = self.append
 
@@ -40,6 +40,7 @@ class Commits:
             return
         line, self._line = self._line, []
         self.count += 1
+        self.most = max(self.most, len(line))
         for ticket in line:
             ticket.set_outcomes([self._shard.apply(one) for one in ticket.envelopes])
 
@@ -110,3 +111,21 @@ async def test_creating_many_queues_is_durable_in_few_commits() -> None:
     answer = await client.call(ApiKey.CREATE_TOPICS, 7, creation(*NAMES))
     assert {topic.error_code for topic in answer.topics} == {0}
     assert commits.count <= 5
+
+
+async def test_next_queues_go_in_line_while_the_log_deletes_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """20,000 queues in one request waited for forty commits; others' requests still go between."""
+    monkeypatch.setattr("kproxy.handlers.topics.topics._DELETED_AT_ONCE", 10)
+    client = Client()
+    await client.metadata(*NAMES)
+    commits = Commits(cast(Any, client.worker.any_shard()))
+    named = [*NAMES[:60], "absent", *NAMES[60:]]
+    topics = [{"name": name, "topic_id": UUID(int=0)} for name in named]
+    answer = await client.call(ApiKey.DELETE_TOPICS, 6, {"topics": topics, "timeout": 1})
+    assert [one.name for one in answer.responses] == named
+    assert [one.name for one in answer.responses if one.error_code] == ["absent"]
+    assert not any(map(client.worker.catalogue.find, NAMES))
+    assert commits.most <= 20
+    assert commits.count <= 7, "of twelve lots"

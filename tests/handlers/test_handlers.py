@@ -36,10 +36,12 @@ class Client:
         self.worker: Worker = memory_worker(**settings)
         self.correlation = 0
 
-    async def call(self, key: int, version: int, values: dict[str, Any]) -> Any:
+    async def call(
+        self, key: int, version: int, values: dict[str, Any], search: bytes = b""
+    ) -> Any:
         self.correlation += 1
         asked = self.correlation
-        frame = encode_request(key, version, asked, values)[4:]
+        frame = encode_request(key, version, asked, values, search)[4:]
         accepted = accept(self.worker, frame, Peer(), NextRequestSignal())
         if accepted.call is None:
             answer = await respond(self.worker, accepted)

@@ -1,9 +1,12 @@
 """The version, the licence and what the package says of itself."""
 
+import ast
 import hashlib
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 from kproxy import __version__
 from tests.harness import ROOT
@@ -32,3 +35,23 @@ def test_a_folder_has_at_most_20_python_files() -> None:
     files = (path for top in SOURCES for path in (ROOT / top).rglob("*.py"))
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
     assert not {folder for folder, count in counts.items() if count > 20}
+
+
+def test_a_file_of_the_package_has_at_most_400_lines() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in _package()}
+    assert not {path.name: length for path, length in lengths.items() if length > 400}
+
+
+def test_a_function_has_at_most_60_lines() -> None:
+    files = {path: ast.parse(path.read_text()) for path in _package()}
+    assert not {
+        f"{path.name}: {node.name}": length
+        for path, tree in files.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > 60
+    }
+
+
+def _package() -> Iterator[Path]:
+    return (path for top in ("kproxy", "spark_examples") for path in (ROOT / top).rglob("*.py"))

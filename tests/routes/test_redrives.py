@@ -79,6 +79,27 @@ async def test_letters_that_cannot_be_redriven_stay_and_are_counted(tmp_path: Pa
         assert len(contents(worker, "dlq.a")) == 7
 
 
+async def test_letters_without_a_key_do_not_go_back_to_a_compacted_queue(tmp_path: Path) -> None:
+    """FAULT: they came there and vanished with its next compaction, and nothing said so."""
+    compacted = {"cleanup.policy": "compact"}
+    async with serving(tmp_path) as worker:
+        dead = await create(worker, "dlq.a", {})
+        await create(worker, "latest", compacted)
+        latest = ("__dlq.errors.topic", "latest")
+        await put(
+            worker, dead,
+            letter(b"k", b"1", latest),
+            letter(None, b"2", latest),
+            letter(b"latest/0/7/g", b"3", latest, ("kproxy.dlq.key", "made")),
+            letter(None, b"4", ORIGIN),
+        )  # fmt: skip
+        await configure(worker, dead, {TO: "*"})
+        await until(lambda: read(worker, "jobs") == [b"4"])
+        await until(lambda: read(worker, "latest") == [b"1"])
+        await until(lambda: worker.counters.route_passed_over == 2)
+        assert worker.counters.redriven == 2
+
+
 async def test_letters_that_came_by_a_route_are_redriven(tmp_path: Path) -> None:
     """FAULT: a dead-letter queue of one group's letters, by a filter, passed nothing on."""
     async with serving(tmp_path) as worker:

@@ -264,3 +264,31 @@ async def test_the_last_records_are_kept_however_they_came(tmp_path: Path) -> No
             assert held(shard) == held_then
         row = present(shard.state.partition((QUEUES[0], 0)))
         assert (row.log_start, row.next_offset) == (5, 9)
+
+
+@pytest.mark.parametrize("setting", ["kproxy.retention.records", "retention.bytes"])
+async def test_a_partition_to_which_nothing_comes_is_looked_at_rarely(
+    tmp_path: Path, setting: str
+) -> None:
+    """FAULT: a million quiet partitions were looked at in each check, for ever."""
+    clock, hour = Clock(), 3_600_000
+    async with running(tmp_path, sync="never") as shard:
+        looks = retention(shard, clock)
+        await create(shard, QUEUES[0])
+        values = {"set": {setting: "1", "retention.ms": "-1"}, "drop": [], "all": False}
+        await shard.append([command(Kind.CONFIGURE, QUEUES[0], values=values)]).wait()
+        body = batch(b"a", times=(clock.now,))
+        came = clock.now
+        await shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)]).wait()
+        times = []
+        while clock.now < came + 24 * hour:
+            await all_looks(looks)
+            (again,) = filed(shard)
+            assert again - clock.now <= max(CHECK_MS, min((clock.now - came) // 4, hour))
+            times.append(again)
+            assert len(times) < 80, "of 86,400 checks"
+            clock.now = again
+        await shard.append([Envelope(Kind.APPEND, QUEUES[0], 0, body=body)] * 2).wait()
+        await all_looks(looks)
+        assert held(shard) == 1
+        assert filed(shard) == [clock.now + CHECK_MS], "as often as ever, while more comes"

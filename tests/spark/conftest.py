@@ -1,12 +1,14 @@
 """One local Spark for all Spark tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import SPARK_JARS, need, need_program
+from tests.spark import jobs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,12 +26,18 @@ def spark() -> Iterator[object]:
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # it runs data sources
     jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
+    builder = SparkSession.builder
+    for name, value in jobs.module("table").SETTINGS.items():
+        builder = builder.config(name, value)
     session = (
-        SparkSession.builder.master("local[2]")
+        builder.master("local[2]")
         .appName("kproxy-tests")
         .config("spark.jars", jars)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -36,23 +36,30 @@ def fail(name: str, *arguments: object, server: str | None = None, code: int = 1
     return out + "\n".join(lines)
 
 
+def module(name: str) -> Any:
+    """Return a module of spark_examples/, which import each other by name."""
+    sys.path.insert(0, str(JOBS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(JOBS))
+
+
 def run(name: str, *arguments: object, server: str) -> list[str]:
     """Run a job to its end in this process, which has a Spark already; the lines it printed.
 
-    test_readme.py and what is killed here start them as people do, which takes 15 s each.
+    Jobs that are killed start as people start them, which takes 15 s each.
     """
-    sys.path.insert(0, str(JOBS))
     before = signal.getsignal(signal.SIGTERM)
     said = io.StringIO()
     try:
-        command = getattr(importlib.import_module(name), name)
+        command = getattr(module(name), name)
         with contextlib.redirect_stdout(said):
             command.main(
                 [*map(str, arguments), "--bootstrap-server", server], standalone_mode=False
             )
     finally:
         signal.signal(signal.SIGTERM, before)
-        sys.path.remove(str(JOBS))
     return said.getvalue().splitlines()
 
 

@@ -118,3 +118,28 @@ def test_the_jobs_log_in_by_a_file(spark: Any, tmp_path: Path) -> None:
         properties(site, file, **{"ssl.keystore.location": "x"})
         with pytest.raises(click.ClickException, match=r"know no ssl\.keystore"):
             run("lag_report", tmp_path / "lag")
+
+
+def test_the_data_source_logs_in_as_other_clients_do(tmp_path: Path) -> None:
+    from kproxy.spark.options import SourceError
+    from tests.spark.test_source import done, plan
+
+    site = Site(tmp_path)
+    rules = 'authorizer = "acl"\nsuper_users = ["User:ANONYMOUS"]\n'
+    site.config.write_text(rules + site.listeners())
+    with site.running():
+        site.add_user("alice")
+        inside = Producer(site.librdkafka("INSIDE"))
+        for queue in ("mine-a", "mine-b", "other"):
+            inside.produce(queue, b"x")
+        assert inside.flush(30) == 0
+        allow(site, (2, "mine-", 3))
+        address = site.address("OUTSIDE")
+        file = properties(site, tmp_path / "alice.properties")
+        for login in ({"command-config": str(file)}, secured(site)):
+            found = done(*plan(address, subscribePattern=".*", **login))
+            assert sorted(queue for queue, _, _ in found) == ["mine-a", "mine-b"]
+        with pytest.raises(SourceError, match="queue other cannot be read: TOPIC_AUTHORIZATION"):
+            plan(address, subscribe="other", **secured(site))
+        with pytest.raises(SourceError, match="not logged in as alice"):
+            plan(address, subscribe="mine-a", **secured(site, "wrong"))

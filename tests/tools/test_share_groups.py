@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kproxy import cli
+from kproxy.protocol.name_search import ALL, NameSearch
 from kproxy.tools import commands
 from kproxy.tools.client import Client
 from kproxy.tools.views import GroupDescription, describe, groups
@@ -23,7 +24,10 @@ class Direct(Client):
         super().__init__(("127.0.0.1", 1))
         self.served = test_handlers.Client(group_share_assignment_interval_ms=0, data_dir=data_dir)
 
-    def call(self, key: int, version: int, values: dict[str, Any], node: int | None = None) -> Any:
+    def call(
+        self, key: int, version: int, values: dict[str, Any], node: int | None = None,
+        search: NameSearch = ALL,
+    ) -> Any:  # fmt: skip
         return asyncio.run(self.served.call(key, version, values))
 
 
@@ -47,7 +51,7 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_share_groups_are_listed_with_what_is_left_for_them(client: Client) -> None:
-    (line,) = groups(client, lambda name: True)
+    (line,) = groups(client)
     assert (line.group, line.type, line.state) == ("g", "share", "Stable")
     assert (line.queues, line.lag) == (1, 3)
 

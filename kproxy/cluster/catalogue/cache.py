@@ -16,7 +16,7 @@ import orjson
 from kproxy.cluster.catalogue.rows import GROUPS, SECURITY, RowCatalogue, forget
 from kproxy.loop.callbacks import nothing
 from kproxy.loop.pace import scanned
-from kproxy.metadata.catalogue import StateLookup, home_of
+from kproxy.metadata.catalogue import StateLookup, decoded, home_of
 from kproxy.shard.shard import Shard
 from kproxy.upstream.native_producer import Header
 from kproxy.upstream.topic_tailer import NOTE, Record
@@ -190,8 +190,10 @@ class CatalogueCache:
         return None if name is None else self._announced(name.decode())
 
     def all(self, first: str = "") -> Iterator[Queue]:
-        for key, value in self.kv.scan(queue_key(first), CatalogueRow.QUEUE.range()[1]):
-            yield decode_queue(name_of(key), value)
+        return decoded(self.rows(first))
+
+    def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
+        return self.kv.scan(queue_key(first), CatalogueRow.QUEUE.range()[1])
 
     def group_row(self, group: str) -> bytes | None:
         return self.groups.row(group)

@@ -17,6 +17,7 @@ from kproxy.handlers.common.needs import ConfigNeeds
 from kproxy.handlers.common.permitted import need_settings
 from kproxy.handlers.configs import server_settings
 from kproxy.handlers.configs.lanes import LANES, stand
+from kproxy.handlers.configs.letters import LETTERS, letters_of
 from kproxy.handlers.configs.server_settings import Told
 from kproxy.metadata import group_settings
 from kproxy.metadata.catalogue import absent
@@ -81,8 +82,12 @@ async def handle(worker: ConfigNeeds, request: Request) -> Mapping[str, Any]:
             if names is not None and DELAYS in names and resource.resource_type == TOPIC:
                 found.append(await _delays(worker, request, resource.resource_name))
             if names is not None and resource.resource_type == TOPIC:
-                for name in [one for one in names if one.startswith(WAITING)]:
-                    found.append(await _waiting(worker, request, resource.resource_name, name))
+                for name in names:
+                    if name.startswith(WAITING):
+                        found.append(await _waiting(worker, request, resource.resource_name, name))
+                    elif name.startswith(LETTERS):
+                        letters = await letters_of(worker, request, resource.resource_name, name)
+                        found.append(_told(body, name, letters, "Letters by cause."))
             result["configs"] = found
             if names is not None and resource.resource_type == GROUP:
                 for name in names:

@@ -1,6 +1,9 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from anyio import CancelScope, create_task_group
@@ -14,6 +17,8 @@ from kproxy.handlers.common.needs import GroupNeeds
 from kproxy.handlers.common.permitted import group_operations, need_group
 from kproxy.handlers.common.refusals import NO_ERROR, said
 from kproxy.loop.pace import slices
+from kproxy.loop.steps import done, in_order
+from kproxy.protocol.name_search import ALL, read_search
 from kproxy.protocol.responses import UNKNOWN_OPERATIONS
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.counts import GROUP_KINDS
@@ -21,8 +26,10 @@ from kproxy.virtual.rows.groups import GroupRow
 from kproxy.worker.request import Request
 
 _DELETED_AT_ONCE = 500
+_BEGUN_AT_ONCE = 100  # deletions that begin in one turn of the loop, some milliseconds
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
+_Named = tuple[str, GroupRow, Coordinator]
 _TYPES = {kind: kind for kind in GROUP_KINDS} | {"offsets": "classic"}
 
 
@@ -95,25 +102,42 @@ def _members(group: ClassicGroup) -> dict[str, Any]:
 
 
 async def list_groups(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
-    """Return a ListGroupsResponse: the groups that this worker coordinates."""
-    body = request.body
+    """Return a ListGroupsResponse: the groups that this worker coordinates.
+
+    A request may search for names (`NameSearch`): it gets those, by name, and so many at most.
+    """
+    body, said = request.body, request.header.search
+    try:
+        search = read_search(said) if said else ALL
+        matches = search.matcher()
+    except KafkaError as error:
+        return {"error_code": error.code, "groups": ()}
     states = {state.lower() for state in getattr(body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(body, "types_filter", ())}
     groups = []
     permits = request.permits
     every = permits.all or permits.sees(Op.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
-    for shard in worker.routes.all():
-        for listed in _listed(worker.groups.of(shard)):
-            await request.budget.step()
-            if states and listed["group_state"].lower() not in states:
-                continue
-            if types and listed["group_type"].lower() not in types:
-                continue
-            if not every and not permits.sees(Op.DESCRIBE, Resource.GROUP, listed["group_id"]):
-                continue
-            groups.append(listed)
-            size = _LISTED_BYTES + len(listed["group_id"]) + len(listed["protocol_type"])
-            await request.budget.step(size)
+    coordinators = [worker.groups.of(shard) for shard in worker.routes.all()]
+    found: Iterator[dict[str, Any]] = chain.from_iterable(map(_listed, coordinators))
+    if said:
+        found = await _by_name(coordinators, search.begin)
+    for listed in found:
+        await request.budget.step()
+        if said and not matches(name := listed["group_id"].encode()):
+            if search.ends_before(name):
+                break
+            continue
+        if states and listed["group_state"].lower() not in states:
+            continue
+        if types and listed["group_type"].lower() not in types:
+            continue
+        if not every and not permits.sees(Op.DESCRIBE, Resource.GROUP, listed["group_id"]):
+            continue
+        groups.append(listed)
+        size = _LISTED_BYTES + len(listed["group_id"]) + len(listed["protocol_type"])
+        await request.budget.step(size)
+        if len(groups) == search.limit:
+            break
     return {"error_code": Code.NONE, "groups": groups}
 
 
@@ -125,6 +149,37 @@ def _listed(coordinator: Coordinator) -> Iterator[dict[str, Any]]:
         yield _one(group_id, head, unlogged.pop(group_id, None))
     for group_id, group in unlogged.items():
         yield _one(group_id, GroupRow(version=-1), group)
+
+
+async def _by_name(coordinators: Sequence[Coordinator], first: str) -> Iterator[dict[str, Any]]:
+    """Return the groups of all coordinators by name, from this one on."""
+    runs: list[Iterator[_Named]] = []
+    for coordinator in coordinators:
+        ids = await done(in_order([name for name in coordinator.groups if name >= first]))
+        runs += _rows_of(coordinator, first), _members_of(coordinator, ids)
+    return _each_once(merge(*runs, key=itemgetter(0)))
+
+
+def _rows_of(coordinator: Coordinator, first: str) -> Iterator[_Named]:
+    for group_id, head in coordinator.listed(first):
+        if head.going:
+            coordinator.going(group_id)
+        yield group_id, head, coordinator
+
+
+def _members_of(coordinator: Coordinator, ids: Iterable[str]) -> Iterator[_Named]:
+    for group_id in ids:
+        yield group_id, GroupRow(version=-1), coordinator
+
+
+def _each_once(named: Iterable[_Named]) -> Iterator[dict[str, Any]]:
+    """Yield each group once: its row comes first, where it has one."""
+    before = None
+    for group_id, head, coordinator in named:
+        group = coordinator.groups.get(group_id)
+        if group_id != before and (group is not None or head.version >= 0):
+            yield _one(group_id, head, group)
+        before = group_id
 
 
 def _one(group_id: str, head: GroupRow, group: Any) -> dict[str, Any]:
@@ -150,8 +205,10 @@ async def delete(worker: GroupNeeds, request: Request) -> Mapping[str, Any]:
         lot: list[dict[str, Any]] = [{"group_id": group_id} for group_id in some]
         await request.budget.step(_LISTED_BYTES * len(lot))
         async with create_task_group() as tasks:  # so that one commit takes them all
-            for result in lot:
-                tasks.start_soon(_delete, worker, request, result)
+            for begun in slices(lot, _BEGUN_AT_ONCE):
+                for result in begun:
+                    tasks.start_soon(_delete, worker, request, result)
+                await request.budget.rest()
         results += lot
     return {"results": results}
 

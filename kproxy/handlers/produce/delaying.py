@@ -8,10 +8,11 @@ from kproxy.metadata.delay_settings import RECORDS_MAX
 from kproxy.metadata.queue_settings import QueueSettings
 from kproxy.protocol.batch import TRANSACTIONAL, BadBatch, BatchHeader, Records, stamp, stamped
 from kproxy.shard.shard import Shard
-from kproxy.virtual.commands.delays import Later
+from kproxy.virtual.commands.delays import Later, key_of
 from kproxy.virtual.commands.envelope import Envelope
+from kproxy.virtual.folds.delays import waiting_of
 from kproxy.virtual.levels import PRODUCERS_FROM
-from kproxy.virtual.rows.delays import waiting_in
+from kproxy.virtual.rows.delays import digest_of, waiting_in
 from kproxy.virtual.types import PartitionKey
 
 
@@ -27,6 +28,21 @@ def waits(settings: QueueSettings, header: BatchHeader, said: Split | Conditiona
     return found
 
 
+def _lack_room(
+    shard: Shard, key: PartitionKey, records: int, split: Split | None, most: int
+) -> bool:
+    """Return whether too many would wait: those that they replace, or cancel, need no room."""
+    over = waiting_in(shard.state.get, key).records + records - most
+    if over <= 0:
+        return False
+    if split is None or split.gone is None:
+        return True
+    keys = {digest for digest, _ in split.gone}
+    keys.update(digest_of(key_of(one) or b"") for one in split.later)
+    replaced = sum(waiting_of(shard.state, key, one) is not None for one in keys)
+    return replaced < min(over, records)
+
+
 def later(
     worker: ProduceNeeds, shard: Shard, key: PartitionKey, settings: QueueSettings,
     batch: Records, header: BatchHeader, said: Split | Conditional | None, now_ms: int,
@@ -37,7 +53,7 @@ def later(
     assert delay is not None
     split = said if isinstance(said, Split) else None
     records = header.record_count if split is None else split.waiting
-    if records and waiting_in(shard.state.get, key).records + records > delay.records_max:
+    if records and _lack_room(shard, key, records, split, delay.records_max):
         what = f"{delay.records_max} records of this partition may wait, no more ({RECORDS_MAX})"
         raise BadBatch(Code.POLICY_VIOLATION, what)
     size = len(batch) if split is None else len(split.now) + sum(map(len, split.later))

@@ -3,6 +3,7 @@
 Rules, codes and messages follow Kafka's `ReplicationControlManager`.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -26,8 +27,9 @@ from kproxy.virtual.rows.queues import Queue
 from kproxy.virtual.types import QueueId
 from kproxy.worker.request import Request
 
-# The most of one append; others' requests go between.
+# The most that is put in line at once; others' requests go between.
 _DELETED_AT_ONCE = 500
+_LOTS_UNDER_WAY = 2  # while the log takes one, the next is made
 _PARTITIONS_AT_ONCE = 10_000  # new ones in one request: Kafka's MAX_PARTITIONS_PER_BATCH
 _TOO_MANY = "Excessively large number of partitions per request."
 _TOPIC_BYTES, _CREATED_BYTES = 600, 2500  # about, until they are encoded
@@ -193,13 +195,26 @@ async def delete(worker: TopicNeeds, request: Request) -> Mapping[str, Any]:
                 doomed.append((answer, queue))
         answers.append(answer)
     request.throttle(mutations.wait_s)
-    for some in slices(doomed, _DELETED_AT_ONCE):
-        going = [
-            (answer, worker.routes.submit(queue.name, DeleteQueue(queue.queue_id).envelope()))
-            for answer, queue in some
-        ]
-        await settle(going, request.budget, _moved)
+    await _drop(worker, request, doomed)
     return {"responses": answers}
+
+
+async def _drop(
+    worker: TopicNeeds, request: Request, doomed: list[tuple[dict[str, Any], Queue]]
+) -> None:
+    """Delete queues, and note in the answer of each what became of it."""
+    under_way: deque[Asked] = deque()
+    for some in slices(doomed, _DELETED_AT_ONCE):
+        lot = []
+        for answer, queue in some:
+            deletion = DeleteQueue(queue.queue_id).envelope()
+            lot.append((answer, worker.routes.submit(queue.name, deletion)))
+        under_way.append(lot)
+        await request.budget.step()
+        if len(under_way) == _LOTS_UNDER_WAY:
+            await settle(under_way.popleft(), request.budget, _moved)
+    for lot in under_way:
+        await settle(lot, request.budget, _moved)
 
 
 def _named(worker: TopicNeeds, named: Iterable[tuple[str | None, UUID]]) -> Iterator[str | None]:

@@ -4,6 +4,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.client import Client, Refused, checked
 
 _CLASSIC = (15, 5)
@@ -36,7 +37,7 @@ class GroupState:
 
 def listed(client: Client, group: str) -> Any:
     """Return a group's line of the list of all. Raises Refused."""
-    for one in client.groups():
+    for one in client.groups(NameSearch(group, first=group, limit=1)):
         if one.group_id == group:
             return one
     raise Refused(f"there is no group {group}; `kproxy groups` lists those there are")

@@ -1,7 +1,6 @@
 """`kproxy consume`: records of queues, as text or as JSON lines."""
 
 import os
-import re
 import select
 import signal
 import sys
@@ -13,7 +12,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from kproxy.common.errors import CannotStart, Code
+from kproxy.common.errors import CannotStart, Code, KafkaError
+from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.changes import reason
 from kproxy.tools.client import Address, Client, Refused
 from kproxy.tools.options import asked, librdkafka, server_option
@@ -104,11 +104,13 @@ def _looked_up(
 
 
 def _matching(client: Client, names: tuple[str, ...]) -> list[str]:
-    try:
-        pattern = re.compile("|".join(f"(?:{name})" for name in names))
-    except re.error as error:
-        raise Refused(f"--regex {' '.join(names)}: {error}") from None
-    found = {t.name: None for page in client.pages() for t in page if pattern.fullmatch(t.name)}
+    for name in names:
+        try:
+            NameSearch(matching=name).matcher()
+        except KafkaError as error:
+            raise Refused(f"--regex {name}: {error.message}") from None
+    search = NameSearch(matching="|".join(f"(?:{name})" for name in names))
+    found = {topic.name: None for page in client.pages(search) for topic in page}
     if not found:
         raise Refused(f"no queue is matched by {' '.join(names)}")
     return list(found)

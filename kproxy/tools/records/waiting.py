@@ -1,24 +1,28 @@
 """`kproxy waiting`: the records of a queue that wait until they are due, and their cancellation."""
 
 import heapq
+import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from kproxy.common.errors import CannotStart, Code
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.made_batches import Content, batch_of_bodies, body_of, of_producer
-from kproxy.tools.client import Address, Client, Refused, checked
+from kproxy.tools.client import Address, Client, Refused, checked, chunks
 from kproxy.tools.options import as_json_option, asked, server_option
 from kproxy.tools.output import print_json, size, table
 from kproxy.tools.records.times import moment
+from kproxy.tools.records.walks import Parts, walk
 
 _LIMIT = 100
-_REPLACE = "kproxy.delay.replace"
+_STATES_AT_ONCE = 1000
+REPLACE = "kproxy.delay.replace"
 _DELIVERY_S, _AGAIN_S = 30, 0.2
 _AGAIN = frozenset(
     (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT,
@@ -60,6 +64,53 @@ def waiting_command(
         click.echo(f"… and more: --from {more} goes on from here", err=True)
 
 
+class WaitingQueue(NamedTuple):
+    """The records that wait for a queue. `next_ms`: when the first of them is due; -1: unknown."""
+
+    records: int
+    next_ms: int
+
+
+def waiting_queues(
+    client: Client, *, first: str, prefix: str, limit: int
+) -> tuple[list[tuple[str, WaitingQueue]], str | None]:
+    """Return the queues for which records wait, by name, as by `walk`."""
+
+    def pick(parts: Parts, most: int) -> list[tuple[str, WaitingQueue]]:
+        found = _delays(client, parts)
+        return [
+            (name, WaitingQueue(sum(one["records"] for one in found[name]),
+                                min(one["next_ms"] for one in found[name])))
+            for name in [name for name in parts if found.get(name)][:most]
+        ]  # fmt: skip
+
+    return walk(client, pick, first=first, prefix=prefix, limit=limit)
+
+
+def _delays(client: Client, queues: Parts) -> dict[str, list[dict[str, Any]]]:
+    """Return how many records wait for each partition for which any does, of many queues."""
+    by_node: dict[int, list[str]] = defaultdict(list)
+    for name, leaders in queues.items():
+        for node in {node for node in leaders.values() if node >= 0}:
+            by_node[node].append(name)
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for node, names in by_node.items():
+        for some in chunks(names, _STATES_AT_ONCE):
+            for result in client.configs(some, ("kproxy.state.delays",), node):
+                for config in result.configs:
+                    found[result.resource_name] += json.loads(config.value)
+    return found
+
+
+def _look(client: Client, queue: str, part: Any, place: str) -> dict[str, Any]:
+    """Return some of a partition's records that wait, from a place on, and the next place."""
+    key = f"kproxy.state.waiting:{part.partition_index}:{place}"
+    for config in client.configs([queue], (key,), part.leader_id)[0].configs:
+        found: dict[str, Any] = json.loads(config.value)
+        return found
+    raise Refused(f"{queue}: no worker says what waits for partition {part.partition_index}")
+
+
 def listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str, Any]]:
     """Return records by their due times, of all partitions."""
     parts = client.queue(queue).partitions
@@ -70,7 +121,7 @@ def listed(client: Client, queue: str, first: int, limit: int) -> list[dict[str,
 def _of_partition(client: Client, queue: str, part: Any, first: int) -> Iterator[dict[str, Any]]:
     place: str | None = f"{first}:0:0"
     while place is not None:
-        told = client.waiting(queue, part.partition_index, place, part.leader_id)
+        told = _look(client, queue, part, place)
         for one in sorted(told["records"], key=lambda one: int(one["due_ms"])):
             yield {"partition": part.partition_index, **one}
         place = told["next"]
@@ -98,8 +149,8 @@ def cancel_waiting(client: Client, queue: str, key: bytes) -> bool:
     cancelled where the answer was lost. Raise Refused (the queue's records have no keys to name),
     CannotStart.
     """
-    if client.settings(queue, (_REPLACE,)).get(_REPLACE) != "key":
-        raise Refused(f"{queue} has no {_REPLACE}=key: nothing of it can be cancelled by its key")
+    if client.settings(queue, (REPLACE,)).get(REPLACE) != "key":
+        raise Refused(f"{queue} has no {REPLACE}=key: nothing of it can be cancelled by its key")
     partitions = len(client.queue(queue).partitions)
     values = {"transactional_id": None, "transaction_timeout": _DELIVERY_S * 1000}
     made = client.call(ApiKey.INIT_PRODUCER_ID, 4, values)

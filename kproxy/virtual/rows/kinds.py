@@ -60,7 +60,7 @@ class RowKind(_Kind):
     GROUP_DUE = b"e", 1, "index"  # when to look for expired offsets of a group
     RETENTION_DUE = b"c", 1, "index"  # when to look at a partition's retention
     RETENTION_ENTRY = b"n", 1  # a partition's time in that index
-    RETENTION_MARKS = b"5", 8  # a partition's ends at times, for retention by arrival
+    RETENTION_MARKS = b"5", 8  # a partition's ends at times, for retention
     SWEEP_QUEUE = b"x", 1, "published", "index"  # a deleted queue, to be swept
     SWEEP_PARTITION = b"y", 1, "index"  # a trimmed partition, to be swept
     LIVE_BYTES = b"s", 1  # live bytes of a segment

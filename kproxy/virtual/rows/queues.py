@@ -64,6 +64,11 @@ def name_of(key: bytes) -> str:
     return key[1:].decode()
 
 
+def raw_name_of(key: bytes) -> bytes:
+    """Return the same in UTF-8."""
+    return key[1:]
+
+
 def queue_id_of(key: bytes) -> QueueId:
     """Return the queue of a key that begins with its id."""
     return QueueId(key[1:17])

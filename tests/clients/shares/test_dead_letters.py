@@ -17,6 +17,7 @@ from tests.clients.shares.members import (
     take,
 )
 from tests.clients.shares.members import FLAGS as AT_ONCE
+from tests.clients.topics.test_commands import lines
 from tests.harness import eventually
 from tests.workers import Site
 
@@ -87,6 +88,11 @@ def test_rejected_records_and_poison_end_in_the_dead_letter_queue(site: Site, qu
         "__dlq.errors.message": "Offset delivery count exceeded the threshold.",
         "kproxy.dlq.cause": "delivery limit",
     }  # fmt: skip
+    (told,) = lines(site, "letters", dead)
+    assert (told["looked"], told["all"]) == (2, 2)
+    assert sorted((one["cause"], one["queue"], one["letters"]) for one in told["letters"]) == [
+        ("delivery limit", queue, 1), ("rejected", queue, 1),
+    ]  # fmt: skip
 
 
 def test_by_default_a_dead_letter_only_says_where_it_is_from_and_its_queue_is_made(

@@ -62,6 +62,9 @@ def test_groups_and_their_lag(site: Site, queue: str) -> None:
     assert [(g["group"], g["type"], g["state"], g["queues"], g["lag"]) for g in found] == [
         (f"{queue}-a", "classic", "Empty", 2, 3), (f"{queue}-b", "classic", "Empty", 1, 0),
     ]  # fmt: skip
+    first = run(site, "groups", "--match", f"{queue}-.*", "--limit", "1", "--from", f"{queue}-a")
+    assert [line.split()[0] for line in first.stdout.splitlines()] == ["GROUP", f"{queue}-a"]
+    assert f"--from {queue}-b" in first.stderr
     described = lines(site, "describe", queue)[0]
     assert described["groups"] == [
         {"group": f"{queue}-a", "committed": {"0": 7}, "lag": 3},

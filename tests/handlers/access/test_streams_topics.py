@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kproxy.common.errors import Code
 from kproxy.handlers.common.permitted import HIDDEN
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.security.acls import Op, Resource
@@ -71,3 +72,17 @@ async def test_a_member_makes_no_topics_that_only_another_one_has_named() -> Non
     assert not here.worker.catalogue.exists("orders")
     await beat(here, ROOT, "three", topology={"epoch": 5, "subtopologies": parts})
     assert here.worker.catalogue.exists("orders")
+
+
+async def test_a_description_of_a_topology_needs_the_right_to_read_the_group() -> None:
+    """Kafka 4.4 has this API, so the matrix of Kafka 4.3.1 has no line for it."""
+    here = await secured()
+    values = {
+        "group_id": "other", "member_id": "m", "topology_epoch": 0,
+        "topology_description": {"subtopologies": (), "global_stores": ()},
+    }  # fmt: skip
+    key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    refused = await here.call(key, 0, values, ALICE)
+    assert refused.error_code == Code.GROUP_AUTHORIZATION_FAILED
+    answered = await here.call(key, 0, values | {"group_id": "g"}, ALICE)
+    assert answered.error_code == Code.UNSUPPORTED_VERSION

@@ -4,6 +4,7 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codecs import UNPACKED_BYTES_MAX, unpacked_most
+from kproxy.protocol.name_search import NameSearch
 from tests.fakes import memory_worker
 from tests.handlers.long.test_requests import call, make
 from tests.wire import batch, produce_values
@@ -56,3 +57,15 @@ async def test_very_many_small_blocks_for_an_entrance_are_looked_at_on_a_thread(
     answer = await call(worker, ApiKey.PRODUCE, 9, produce_values("entry", data))
     (part,) = answer.responses[0].partition_responses
     assert part.error_code == 0, "what is unsound goes to the unroutable ones"
+
+
+async def test_an_expression_that_is_slow_for_each_name_holds_no_loop() -> None:
+    """Each name takes it some hundred microseconds, and no name is one that it means."""
+    worker = memory_worker()
+    for number in range(400):
+        make(worker, f"{'ab' * 100}{number:04}")
+    search = NameSearch(matching="(?:.?){400}a{800}")
+    values = {"topics": (), "response_partition_limit": 10, "cursor": None}
+    key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    answer = await call(worker, key, 0, values, search.encode())
+    assert (answer.topics, answer.next_cursor) == ((), None)

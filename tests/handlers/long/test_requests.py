@@ -35,9 +35,11 @@ def shard_of(worker: Worker) -> MemoryShard:
     return shard
 
 
-async def call(worker: Worker, key: int, version: int, values: dict[str, Any]) -> Any:
+async def call(
+    worker: Worker, key: int, version: int, values: dict[str, Any], search: bytes = b""
+) -> Any:
     """Return the answer to a request for which the loop was never held long."""
-    frame = encode_request(key, version, 1, values)[4:]
+    frame = encode_request(key, version, 1, values, search)[4:]
     accepted = accept(worker, frame, Peer(), NextRequestSignal())
     assert accepted.call is None
 

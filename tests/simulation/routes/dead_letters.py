@@ -124,6 +124,9 @@ class Queues:
     def all(self, first: str = "") -> Iterator[Queue]:
         return iter(self.by_name.values())
 
+    def rows(self, first: str = "") -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
     def group_row(self, group: str) -> bytes | None:
         return None
 
