@@ -1,4 +1,4 @@
-# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make pictures · make bench · make bench-quick · make spark
+# make run · make test · make check · make test-long · make soak · make test-shuffled · make coverage · make record · make pictures · make dist · make bench · make bench-quick · make spark
 PYTHON ?= python3
 # The Spark to work with; one that is not the pinned one has a virtual environment of its own.
 PINNED := $(shell sed -n s/^pyspark==//p constraints.txt)

@@ -26,6 +26,7 @@ from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags, tag_value
 from kproxy.protocol.name_search import TAG
 from kproxy.protocol.newer import REQUESTS, RESPONSES
+from kproxy.protocol.streams_responses import LINES, with_lines, without_lines
 from kproxy.protocol.varint import Malformed, uvarint
 
 ZERO_UUID = UUID(int=0)
@@ -204,7 +205,16 @@ def encode_with_kio(key: int, version: int, values: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-_BY_HAND = {int(ApiKey.CREATE_TOPICS): created_topics_body}
+def _streams_heartbeat_body(version: int, values: Mapping[str, Any]) -> bytes:
+    """Return a StreamsGroupHeartbeatResponse body. Its lines: `EndpointLines`, or None."""
+    key = ApiKey.STREAMS_GROUP_HEARTBEAT
+    return with_lines(encode_with_kio(key, version, without_lines(values)), values.get(LINES))
+
+
+_BY_HAND = {
+    int(ApiKey.CREATE_TOPICS): created_topics_body,
+    int(ApiKey.STREAMS_GROUP_HEARTBEAT): _streams_heartbeat_body,
+}
 
 
 def encode_request(

@@ -31,10 +31,17 @@ def run(*command: str | Path, directory: Path | None = None, given: str = "") ->
     return done.stdout
 
 
-def build(directory: Path) -> Path:
-    """Build a wheel of the commit that is there, from a copy of its own."""
-    source, archive = directory / "source", directory / "source.tar"
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the files of the commit that is there."""
+    archive = tmp_path_factory.mktemp("commit") / "source.tar"
     run("git", "archive", "-o", archive, "HEAD", directory=ROOT)
+    return archive
+
+
+def build(archive: Path, directory: Path) -> Path:
+    """Build a wheel from a copy of its own."""
+    source = directory / "source"
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, source)
@@ -43,8 +50,8 @@ def build(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
+def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(archive, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def served(programs: Path, directory: Path) -> Iterator[str]:
             cwd=directory, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        health = [programs / "kproxy", "health", "--bootstrap-server", address]
+        health = [programs / "kproxy", "health", "--listen", address]
         eventually(lambda: subprocess.run(health, check=False, capture_output=True).returncode == 0)
         yield address
         process.send_signal(signal.SIGTERM)
@@ -88,8 +95,8 @@ def test_it_serves(environment: Path, tmp_path: Path) -> None:
             assert "q" in run(kproxy, "queues", *at, directory=tmp_path)
 
 
-def test_the_same_commit_gives_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
-    again = build(tmp_path)
+def test_the_same_commit_gives_the_same_bytes(archive: Path, wheel: Path, tmp_path: Path) -> None:
+    again = build(archive, tmp_path)
     assert again.name == wheel.name == f"kproxy-{__version__}-py3-none-any.whl"
     digests = {hashlib.sha256(one.read_bytes()).hexdigest() for one in (wheel, again)}
     assert len(digests) == 1

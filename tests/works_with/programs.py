@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.workers import Site
+
 HERE = Path(__file__).parent
 BUILD_S, RUN_S = 600, 180
 REQUIREMENTS = {
@@ -19,6 +21,11 @@ REQUIREMENTS = {
     "bytewax_flow": ("bytewax==0.21.1", "confluent-kafka==2.16.1"),
 }
 """The libraries of each Python program."""
+
+
+def one_of(site: Site) -> str:
+    """Return the address of one worker, for what takes no list of them."""
+    return site.address.partition(",")[0]
 
 
 def run(*command: str, directory: Path = HERE, seconds: float = RUN_S, **environment: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from tests.clients.calls import create
 from tests.clients.transactions.calls import COMMITTED, values
 from tests.workers import Site
-from tests.works_with.programs import python_program
+from tests.works_with.programs import one_of, python_program
 
 FLAGS = ("--group-initial-rebalance-delay-ms", "200")
 Factory = pytest.TempPathFactory
@@ -15,7 +15,7 @@ Factory = pytest.TempPathFactory
 
 def test_faust(site: Site, queue: str, tmp_path_factory: Factory) -> None:
     create(site.address, queue)
-    said = python_program(tmp_path_factory, "faust_counts", site.address, queue)
+    said = python_program(tmp_path_factory, "faust_counts", one_of(site), queue)
     assert said == {f"k{rest}": sum(range(rest, 100, 3)) for rest in range(3)}
 
 
@@ -29,12 +29,12 @@ def test_quix_streams(site: Site, queue: str, tmp_path_factory: Factory, tmp_pat
 
 def test_faststream(site: Site, queue: str, tmp_path_factory: Factory) -> None:
     create(site.address, queue, f"{queue}-out")
-    said = python_program(tmp_path_factory, "faststream_copy", site.address, queue)
+    said = python_program(tmp_path_factory, "faststream_copy", one_of(site), queue)
     assert said == 2 * sum(range(100))
 
 
 def test_celery(site: Site, queue: str, tmp_path_factory: Factory) -> None:
-    said = python_program(tmp_path_factory, "celery_tasks", site.address, queue)
+    said = python_program(tmp_path_factory, "celery_tasks", one_of(site), queue)
     assert said == list(range(1, 31))
 
 

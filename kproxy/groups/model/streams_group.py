@@ -53,6 +53,8 @@ class StreamsGroup(RevokingGroup[StreamsMember]):
         self.shutdown_by: str | None = None
         """The member that has all others shut down; forgotten with the last member."""
         self.endpoint_epoch = 0
+        self.counts: dict[str, int] = {}
+        """The partitions of the topics that it reads, as members were last told of endpoints."""
         self.delayed = False
         """Whether the first target waits for more members."""
         self._numbers: dict[str, list[int]] = {}

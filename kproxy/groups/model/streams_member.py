@@ -3,8 +3,9 @@
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
+from kproxy.groups.assigning.assignors import PartitionSet
 from kproxy.groups.model.revoking_member import RevokingMember
 from kproxy.groups.model.topology import ACTIVE, ROLES, in_role, role_of
 from kproxy.loop.steps import EVERY, Steps, spent
@@ -12,6 +13,16 @@ from kproxy.virtual.rows.groups import Row
 from kproxy.virtual.types import PartitionKey
 
 _EPOCH = struct.Struct(">I")
+
+
+class EndpointLine(NamedTuple):
+    """An encoded line of a member's, and what it was made of."""
+
+    assigned: PartitionSet
+    counts: dict[str, int]
+    ready: bool
+    endpoint: tuple[str, int] | None
+    encoded: bytes
 
 
 class StreamsMember(RevokingMember):
@@ -29,6 +40,8 @@ class StreamsMember(RevokingMember):
         self.tags: dict[str, str] = {}
         self.epochs: dict[PartitionKey, int] = {}
         """The epochs at which it was given the active tasks that it has, or has to give up."""
+        self.line: EndpointLine | None = None
+        """The line that tells others what it has."""
 
     @property
     def weight(self) -> int:

@@ -16,7 +16,6 @@ from kproxy.groups.assigning.configured_topology import (
     Status,
 )
 from kproxy.groups.model.streams_group import StreamsGroup
-from kproxy.groups.model.streams_member import StreamsMember
 from kproxy.groups.model.topology import ROLES, of_request
 from kproxy.groups.requests.streams_heartbeat import (
     MISSING_CLIENT_TAGS,
@@ -32,6 +31,7 @@ from kproxy.handlers.common.group_coordinators import check_streams_level, coord
 from kproxy.handlers.common.needs import StreamsNeeds
 from kproxy.handlers.common.permitted import HIDDEN, forbidden, hidden, need_group, need_topics
 from kproxy.handlers.common.refusals import NO_ERROR, error_fields
+from kproxy.handlers.groups.streams_endpoints import endpoints
 from kproxy.handlers.groups.streams_tasks import FIELDS, tasks_by_role
 from kproxy.loop.steps import done
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
@@ -80,7 +80,7 @@ async def heartbeat(worker: StreamsNeeds, request: Request) -> Mapping[str, Any]
             statuses = (*statuses, *_untagged(group, result.member_id, settings.streams_tags))
             answer["acceptable_recovery_lag"] = _RECOVERY_LAG
             answer["task_offset_interval"] = _OFFSETS_MS
-        answer |= await _endpoints(worker, request, result, group)
+        answer |= await endpoints(worker, request, result, group)
     answer["status"] = [{"status_code": one.code, "status_detail": one.detail} for one in statuses]
     if result.tasks is not None and group is not None and group.structure is not None:
         await request.budget.step(_PART_BYTES * len(result.tasks))
@@ -202,50 +202,3 @@ async def _without_hidden(
 
 
 # -- endpoints, for interactive queries
-
-
-async def _endpoints(
-    worker: StreamsNeeds, request: Request, result: StreamsHeartbeatResult, group: StreamsGroup
-) -> dict[str, Any]:
-    """Return what the members with an endpoint have, if a member does not know it yet."""
-    epoch, asked = group.endpoint_epoch, request.body.endpoint_information_epoch
-    if epoch == asked and not result.tells_endpoint:
-        return {"endpoint_information_epoch": epoch}
-    found: list[dict[str, Any]] = []
-    own: list[dict[str, Any]] = []
-    for member in list(group.members.values()):
-        if member.endpoint is not None:
-            lines = found if member.id != result.member_id else own
-            lines.append(await _endpoint(worker, request, group, member))
-    answer: dict[str, Any] = {"endpoint_information_epoch": epoch}
-    return answer | {"partitions_by_user_endpoint": found + own}
-
-
-async def _endpoint(
-    worker: StreamsNeeds, request: Request, group: StreamsGroup, member: StreamsMember
-) -> dict[str, Any]:
-    endpoint = member.endpoint
-    assert endpoint is not None
-    await request.budget.step(_PART_BYTES * 8)
-    active: list[dict[str, Any]] = []
-    standby: list[dict[str, Any]] = []
-    if group.structure is not None and group.status is None:
-        by_role = await done(tasks_by_role(group.structure, member.assigned))
-        numbers = group.structure.numbers()
-        for lines, role in ((active, 0), (standby, 1)):
-            for one in by_role[role]:
-                part = group.structure.subtopologies[numbers[one["subtopology_id"]]]
-                for topic in dict.fromkeys(part.inputs()):
-                    if not request.permits.sees(Op.DESCRIBE, Resource.TOPIC, topic):
-                        continue
-                    queue = worker.catalogue.find(topic)
-                    count = queue.partitions if queue is not None else 0
-                    partitions = one["partitions"][:count]
-                    await request.budget.step(_PART_BYTES * (8 + len(partitions)))
-                    lines.append({"topic": topic, "partitions": partitions})
-    host, port = endpoint
-    return {
-        "user_endpoint": {"host": host, "port": port},
-        "active_partitions": active,
-        "standby_partitions": standby,
-    }
