@@ -129,8 +129,8 @@ class Bench:
                 held = member.acquired()
                 now = time.perf_counter()
                 for first, last in held:
-                    if first == last and first in sent:
-                        waits.append(now - sent.pop(first))
+                    known = [offset for offset in range(first, last + 1) if offset in sent]
+                    waits += [now - sent.pop(offset) for offset in known]
             ended.set()
             for thread in threads:
                 thread.join()
