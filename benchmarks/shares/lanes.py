@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few records, in a minute")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of these")
-    parser.add_argument("--records", type=int, default=500_000, help="of each kind")
+    parser.add_argument("--records", type=int, default=500_000, help="so many of each kind")
     arguments = parser.parse_args()
     records, rounds = (20_000, 1) if arguments.quick else (arguments.records, arguments.rounds)
     table = Table("", "without", "with lanes", "ratio", "CPU of a record, µs", "asked")

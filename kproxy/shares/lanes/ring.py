@@ -90,7 +90,7 @@ _SAMPLED = 1000
 def unfinished(tats: dict[int, float], now: float) -> dict[int, float]:
     """Return the lanes that may not go on yet, by their rate, and until when.
 
-    Of too many about half are forgotten, those that may soonest: memory is bounded, and these are
+    About half of too many are forgotten, those that may soonest: memory is bounded, and these are
     the least early if they come again.
     """
     kept = {lane: tat for lane, tat in tats.items() if tat > now}
