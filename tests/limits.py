@@ -148,6 +148,7 @@ TINY: dict[str, int] = {
     "shares.lanes.line.PASSES_MAX": 3,
     "shares.lanes.line._JOINED_MAX": 2,
     "shares.lanes.line._WAITS_MAX": 2,
+    "shares.lanes.ring.TATS_MAX": 2000,
     "shares.lanes.records._CLEANED_MAX": 2,
     "shares.lanes.records._LINKED_MAX": 2,
     "shares.lanes.lane_window._HOLE_MAX": 4,

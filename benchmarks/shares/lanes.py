@@ -129,8 +129,8 @@ class Bench:
                 held = member.acquired()
                 now = time.perf_counter()
                 for first, last in held:
-                    if first == last and first in sent:
-                        waits.append(now - sent.pop(first))
+                    known = [offset for offset in range(first, last + 1) if offset in sent]
+                    waits += [now - sent.pop(offset) for offset in known]
             ended.set()
             for thread in threads:
                 thread.join()
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few records, in a minute")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of these")
-    parser.add_argument("--records", type=int, default=500_000, help="of each kind")
+    parser.add_argument("--records", type=int, default=500_000, help="so many of each kind")
     arguments = parser.parse_args()
     records, rounds = (20_000, 1) if arguments.quick else (arguments.records, arguments.rounds)
     table = Table("", "without", "with lanes", "ratio", "CPU of a record, µs", "asked")

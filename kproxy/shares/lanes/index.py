@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kproxy.shares.lanes.line import LinedRecords
 from kproxy.shares.lanes.records import EXPIRING_BYTES, MASK
-from kproxy.shares.lanes.ring import LEVELS, Rings
+from kproxy.shares.lanes.ring import LEVELS, TATS_MAX, Rings, unfinished
 from kproxy.shares.lanes.table import NONE
 
 _FORGOTTEN_MIN = 1000
@@ -270,8 +270,8 @@ class LaneIndex(LinedRecords):
         return True
 
     def _forget_tats(self, now: float) -> None:
-        self._tats = {lane: tat for lane, tat in self._tats.items() if tat > now}
-        self._tats_max = max(_FORGOTTEN_MIN, 2 * len(self._tats))
+        self._tats = unfinished(self._tats, now)
+        self._tats_max = min(TATS_MAX, max(_FORGOTTEN_MIN, 2 * len(self._tats)))
 
     def resume(self, now: float) -> bool:
         """Let lanes go on that have rested; return whether there are any."""

@@ -1,7 +1,7 @@
 """Records of lanes that wait *in line*: they are given as they lie, in the order of the log. Pure.
 
-Where many lanes have few records each, turns are about the order of the log, and what lies together
-is given together: that costs little more than without lanes. Records that would have others wait
+Turns of many lanes with few records each are about the order of the log, and what lies together is
+given together: that costs little more than without lanes. Records that would have others wait
 for them are *linked*, and their lanes take turns. So is a record whose lane has none in line, where
 those in line have many each: it has its turn within a round.
 """
@@ -23,7 +23,7 @@ _AHEAD = 4
 PASSES_MAX = 5000
 """Lanes that are not ready and are passed over at once: some milliseconds."""
 _ROUNDS = 8
-"""Where lanes have more in line on the average, nobody new stands behind it."""
+"""Nobody new stands behind a line in which lanes have more on the average."""
 _LONG = 500
 _SLOW_S = 5.0  # the line is slow if it takes longer; then one on the average is enough for that
 _WAITS_MAX = 255
@@ -245,8 +245,8 @@ class LinedRecords(LaneRecords):
     ) -> tuple[int, list[Stretch]]:  # fmt: skip
         """Take so many records of a part in which others are linked or done, or in order.
 
-        Return up to where, and what was taken. What is not its lane's turn is linked; its lanes
-        are `passed`.
+        Return up to where, and what was taken. A record that is not its lane's turn is linked, and
+        the lane is `passed`.
         """
         found: list[Stretch] = []
         lanes, links, base, waits = self._lanes, self._next, self._base, self._waits

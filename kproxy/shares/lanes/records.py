@@ -156,17 +156,9 @@ class LaneRecords:
 
     # -- for people
 
-    def lanes_between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the lane's number of each record that is not done, as far as it was looked at."""
+    def lanes_of(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield each record that is not done, as far as it was looked at, and its lane's number."""
         base = self._base
-        return (lane for lane in self._lanes[max(0, first - base) : end - base] if lane != NONE)
-
-    def first_of(self, hashed: int) -> int:
-        """Return the first record of a lane that is not done; -1: there is none."""
-        lane = self.table.find(hashed)
-        if lane == NONE:
-            return -1
-        try:
-            return self._base + self._lanes.index(lane, max(0, self.start - self._base))
-        except ValueError:
-            return -1
+        first = max(first, base)
+        found = enumerate(self._lanes[first - base : end - base], first)
+        return ((offset, lane) for offset, lane in found if lane != NONE)

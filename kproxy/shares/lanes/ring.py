@@ -1,6 +1,7 @@
 """Rings of lanes: whose turn is next, by level of priority."""
 
 from array import array
+from itertools import islice
 
 from kproxy.shares.lanes.table import NONE
 
@@ -79,6 +80,25 @@ class Ring:
 _TURN = 1 - 1e-9  # a whole one, of parts that add up
 LEVELS = 10
 """The levels of priority: 9 comes first."""
+
+
+TATS_MAX = 250_000
+"""Lanes of which is known when they may go on by their rate: some 50 MB, some 20 ms to look at."""
+_SAMPLED = 1000
+
+
+def unfinished(tats: dict[int, float], now: float) -> dict[int, float]:
+    """Return the lanes that may not go on yet, by their rate, and until when.
+
+    About half of too many are forgotten, those that may soonest: memory is bounded, and these are
+    the least early if they come again.
+    """
+    kept = {lane: tat for lane, tat in tats.items() if tat > now}
+    if 2 * len(kept) > TATS_MAX:
+        some = sorted(islice(kept.values(), 0, None, max(1, len(kept) // _SAMPLED)))
+        middle = some[len(some) // 2]
+        kept = {lane: tat for lane, tat in kept.items() if tat > middle}
+    return kept
 
 
 class Rings:

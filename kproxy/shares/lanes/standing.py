@@ -2,11 +2,13 @@
 
 from collections import Counter
 from functools import partial
+from heapq import nlargest
+from operator import itemgetter
 from typing import TypedDict
 
 from anyio import to_thread
 
-from kproxy.loop.pace import Pace, scanned
+from kproxy.loop.pace import Pace, scanned, slices
 from kproxy.metadata.lane_settings import LaneRules
 from kproxy.protocol.made_batches import content_of_body
 from kproxy.protocol.records import headers_in
@@ -70,12 +72,13 @@ async def lanes_of(
     ]
     held = [(lane, one) for lane, one in found if one.epoch == row.epoch]
     share = shares.known(key, group)
-    counts: Counter[int] = Counter()
+    counts: dict[int, int] = {}
     if share is not None and share.lanes is not None:
         counts = await _counted(share, told, pace)
     told["held"] = len(held)
-    firsts = _firsts(share, [lane for lane, _ in counts.most_common(_SHOWN_MAX)])
-    for lane, records in counts.most_common(_SHOWN_MAX):
+    largest = await _largest(counts, pace)
+    firsts = await _firsts(share, {lane for lane, _ in largest}, pace)
+    for lane, records in largest:
         name = await namer.name(firsts.get(lane, -1), shares)
         told["largest"].append(_standing(lane, name, records))
     for lane, one in held[:_SHOWN_MAX]:
@@ -91,7 +94,7 @@ def _standing(lane: int, name: bytes | None, records: int) -> LaneStanding:
     return LaneStanding(lane=shown, hash=f"{lane:016x}", records=records, held_at=-1, since_ms=-1)
 
 
-async def _counted(share: SharePartition, told: LanesStanding, pace: Pace) -> Counter[int]:
+async def _counted(share: SharePartition, told: LanesStanding, pace: Pace) -> dict[int, int]:
     """Return the records of each lane, by its hash; others have their turn meanwhile."""
     lanes = share.lanes
     assert lanes is not None
@@ -100,21 +103,45 @@ async def _counted(share: SharePartition, told: LanesStanding, pace: Pace) -> Co
     at = index.start
     while at < index.end and share.lanes is lanes:
         end = min(at + _COUNTED_AT_ONCE, index.end)
-        counts.update(index.lanes_between(at, end))
+        counts.update([lane for _, lane in index.lanes_of(at, end)])
         at = end
         await pace.rest()
     told["looked_ahead"] = index.end - index.start
     told["available"], told["resting"] = index.available, index.resting
     told["lanes"] = len(counts)
-    return Counter({index.table.hashes[lane]: count for lane, count in counts.items()})
+    found: dict[int, int] = {}
+    for some in slices(list(counts.items()), _COUNTED_AT_ONCE):
+        found.update((index.table.hashes[lane], count) for lane, count in some)
+        await pace.rest()
+    return found
 
 
-def _firsts(share: SharePartition | None, lanes: list[int]) -> dict[int, int]:
+async def _largest(counts: dict[int, int], pace: Pace) -> list[tuple[int, int]]:
+    """Return the lanes with the most records, and how many these are."""
+    found: list[tuple[int, int]] = []
+    for some in slices(list(counts.items()), _COUNTED_AT_ONCE):
+        found = nlargest(_SHOWN_MAX, [*found, *some], key=itemgetter(1))
+        await pace.rest()
+    return found
+
+
+async def _firsts(share: SharePartition | None, wanted: set[int], pace: Pace) -> dict[int, int]:
     """Return the first record of each of these lanes that is not done, by its hash."""
-    if share is None or share.lanes is None:
-        return {}
-    index = share.lanes.index
-    return {lane: first for lane in lanes if (first := index.first_of(lane)) >= 0}
+    found: dict[int, int] = {}
+    lanes = None if share is None else share.lanes
+    if share is None or lanes is None:
+        return found
+    index = lanes.index
+    numbers = {index.table.find(hashed): hashed for hashed in wanted}
+    at = index.start
+    while at < index.end and len(found) < len(numbers) and share.lanes is lanes:
+        end = min(at + _COUNTED_AT_ONCE, index.end)
+        for offset, lane in index.lanes_of(at, end):
+            if lane in numbers:
+                found.setdefault(numbers[lane], offset)
+        at = end
+        await pace.rest()
+    return found
 
 
 class _Namer:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kproxy.shares.lanes import records
+from kproxy.shares.lanes import index as index_module
+from kproxy.shares.lanes import records, ring
 from kproxy.shares.lanes.index import LaneIndex, Turns
 from kproxy.shares.lanes.table import NONE, LaneTable
 
@@ -82,6 +83,21 @@ def test_records_that_come_do_not_lift_a_rate() -> None:
     assert taken(index, now=0.5) == []
     index.resume(1.0)
     assert taken(index, now=1.0) == [1]
+
+
+def test_lanes_with_a_rate_are_forgotten_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULT: each lane of the last hour was kept, however many there were."""
+    monkeypatch.setattr(ring, "TATS_MAX", 3000)
+    monkeypatch.setattr(index_module, "TATS_MAX", 3000)
+    index = LaneIndex(0, Turns(rate=3600.0), SALT)
+    for first in range(0, 20_000, 1000):
+        index.add(range(first, first + 1000), range(first, first + 1000))
+        assert len(taken(index, now=first / 1000)) == 1000
+        index.done(range(first, first + 1000))
+        assert len(index._tats) <= 3000
+    assert max(index._tats.values()) == 3619.0, "the latest are kept"
 
 
 def prioritised(share: float, *levels: int) -> LaneIndex:

@@ -63,7 +63,7 @@ def test_a_loud_lane_stands_in_line_no_more_than_others() -> None:
     assert index.available == 0
 
 
-def test_who_comes_behind_a_long_line_has_a_turn_within_a_round() -> None:
+def test_a_lane_behind_a_long_line_has_a_turn_within_a_round() -> None:
     index = lined(*numbers(200, each=20))
     index.add_named(index.end, [b"new"])
     found: list[int] = []
@@ -72,7 +72,7 @@ def test_who_comes_behind_a_long_line_has_a_turn_within_a_round() -> None:
     assert len(found) <= 250
 
 
-def test_who_comes_behind_a_slow_line_does_not_wait_for_it() -> None:
+def test_a_lane_behind_a_slow_line_does_not_wait_for_it() -> None:
     index = lined(*numbers(400, each=2))
     index.at(100.0)
     given(index, 1)

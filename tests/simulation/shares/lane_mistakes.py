@@ -113,7 +113,7 @@ def a_refused_expiry_is_a_hole(patch: Patch) -> None:
     patch.setattr(LaneWindow, "_archive_expired", archived)
 
 
-def who_is_first_in_line_is_given_though_its_lane_is_busy(patch: Patch) -> None:
+def the_first_in_line_is_given_though_its_lane_is_busy(patch: Patch) -> None:
     take = LaneIndex.take_line
 
     def taken(self: LaneIndex, *more: Any) -> Any:
@@ -137,7 +137,7 @@ SIMULATED: list[tuple[Mistake, range]] = [
     (done_records_are_given_again_after_a_takeover, range(20)),
     (what_has_expired_is_given, range(20)),
     (a_refused_expiry_is_a_hole, range(60)),
-    (who_is_first_in_line_is_given_though_its_lane_is_busy, range(20)),
+    (the_first_in_line_is_given_though_its_lane_is_busy, range(20)),
 ]
 
 
