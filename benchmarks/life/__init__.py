@@ -1,1 +1,1 @@
-"""What it costs that queues and records go, and go back, by themselves."""
+"""The cost of queues and records that go, and go back, by themselves."""

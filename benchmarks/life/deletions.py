@@ -3,10 +3,9 @@ DeleteGroups.
 
     python -m benchmarks.life.deletions [--queues N] [--groups N] [--rounds N] [--on-kafka]
 
-Embedded with fsync, or two workers on a Kafka; each queue holds a record, each group an offset. Of
-two workers the first is asked, which has half of the groups: so many are deleted in each of two
-requests. Said are seconds, the server's CPU, and the longest turn of its loop meanwhile
-(`benchmarks.life.turns`).
+Embedded with fsync, or two workers on a Kafka; each queue holds a record, each group an offset. The
+first of two workers is asked to delete all queues, and each one the groups that it has. Said are
+seconds, the server's CPU, and the longest turn of its loop meanwhile (`benchmarks.life.turns`).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What it costs others that many queues expire: `kproxy.expire.idle.ms`.
+"""The cost for others of many queues that expire: `kproxy.expire.idle.ms`.
 
     python -m benchmarks.life.expiry [--queues N] [--idle-s S] [--plain N] [--on-kafka]
 
@@ -93,7 +93,7 @@ class Bench:
 
     def idle(self, what: str) -> None:
         """Say what the servers compute while nobody asks."""
-        time.sleep(_WINDOW_S)  # what was made is flushed
+        time.sleep(_WINDOW_S)  # for the flush of new rows
         before = self.cpu()
         time.sleep(_WINDOW_S)
         _say(f"{what}: {100 * (self.cpu() - before) / _WINDOW_S:.2f} % of a core while idle")

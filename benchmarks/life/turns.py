@@ -1,4 +1,4 @@
-"""What one turn of a served kproxy's loop computes at most: seconds of CPU of its thread.
+"""The longest turn of a served kproxy's loop: seconds of CPU of its thread.
 
 Other load on the machine does not count. A process started with `environment` writes a line for
 each time that its loop was held for some milliseconds: when (`time.time`), and for how long.

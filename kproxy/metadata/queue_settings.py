@@ -184,8 +184,9 @@ class QueueSettings:
     def look_at_ms(self, oldest_ms: int, now_ms: int, check_ms: int, idle_ms: int = 0) -> int:
         """Return when retention checks a partition next whose records begin at `oldest_ms`.
 
-        As Kafka's checks, not before `check_ms` have passed, however old the records are. Of one
-        that may have too many, soon again: the rarer, the longer nothing has come (`idle_ms`).
+        As Kafka's checks, not before `check_ms` have passed, however old the records are. A
+        partition that may have too many is looked at the rarer, the longer nothing has come to it
+        (`idle_ms`).
         """
         soonest_ms, again_ms = now_ms + check_ms, now_ms + LOOK_AGAIN_MS
         if self.retained_by_size:

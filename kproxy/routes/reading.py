@@ -131,8 +131,8 @@ def gather(
 async def pass_over_keyless(cutter: Cutter, is_compacted: Callable[[str], bool]) -> None:
     """Take out what a redrive to origins would bring compacted queues without a key.
 
-    They would drop it, and a Produce of it is refused. What is sent to no queue changes no part of
-    another one: so an owner that ships the cut again may know otherwise by then.
+    They would drop it, and a Produce of it is refused. A record that is left out changes no part
+    of another queue: so an owner that ships the cut again may know otherwise by then.
     """
     redrive, gathered, pace = cutter.gathered.spec.redrive, cutter.gathered, Pace()
     if redrive is None or redrive.to:

@@ -1,4 +1,4 @@
-"""What the server does by itself races with what clients ask. Run with -s to see how each ended."""
+"""Races of the server's own deeds with requests of clients. Run with -s to see how each ended."""
 
 import random
 import threading
@@ -46,7 +46,7 @@ class Pipe:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.answers: list[tuple[str, int, float]] = []
-        """What was asked, the code of its answer, and when that came (`time.time`)."""
+        """The name of each request, the code of its answer, and when that came (`time.time`)."""
         self._asked: list[str] = []
         self._sent = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._receive, daemon=True)
@@ -217,7 +217,7 @@ def test_a_cancellation_in_the_millisecond_of_its_record_says_which_came_first(s
                 wait_until(at / 1000)
                 pipes[queue].produce(key, queue, keyed((key.encode(), None)))
             answers = pipes[queue].end()
-        time.sleep(3)  # what is due still, and what should not be
+        time.sleep(3)  # for records that are due still, and for those that must not come
         found = delivered(wire, queue)
         for key in firing[:50]:
             assert put(wire, queue, keyed((key.encode(), None))) == INVALID_RECORD

@@ -21,7 +21,7 @@ from kproxy.virtual.rows.groups import GroupRow
 from kproxy.worker.request import Request
 
 _DELETED_AT_ONCE = 500
-_BEGUN_AT_ONCE = 100  # of them, in some milliseconds of the loop
+_BEGUN_AT_ONCE = 100  # in some milliseconds of the loop
 _GROUP_BYTES, _LISTED_BYTES, _MEMBER_BYTES = 900, 400, 1000  # about, until they are encoded
 _NOT_FOUND_SAID = 6  # DescribeGroups version from which on a group may not be found (KIP-1043)
 _TYPES = {kind: kind for kind in GROUP_KINDS} | {"offsets": "classic"}
