@@ -3,8 +3,8 @@
     python -m benchmarks.life.redrives [--letters N] [--queues N] [--rounds N] [--on-kafka]
 
 A queue holds letters of some queues. All go to one queue, by a filter that begins at the start and
-by a redrive; and each to its own, by a redrive to origins and by an entrance. Of the entrance the
-CPU counts that a plain queue would not have taken. The redrive is asked for half of a route's rate.
+by a redrive; and each to its own, by a redrive to origins and by an entrance. The
+entrance's CPU is counted without that of a plain queue. Half of a route's rate is asked for.
 """
 
 import argparse
