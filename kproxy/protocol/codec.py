@@ -20,14 +20,13 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from kproxy.protocol.api_keys import ApiKey
-from kproxy.protocol.created_topics import created_topics_body
 from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags, tag_value
 from kproxy.protocol.name_search import TAG
 from kproxy.protocol.newer import REQUESTS, RESPONSES
-from kproxy.protocol.streams_responses import LINES, with_lines, without_lines
 from kproxy.protocol.varint import Malformed, uvarint
+from kproxy.protocol.written_once import LINES, created_topics_body, with_lines, without_lines
 
 ZERO_UUID = UUID(int=0)
 _HEADER = struct.Struct(">hhih")

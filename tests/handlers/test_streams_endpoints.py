@@ -1,4 +1,4 @@
-"""What members of a streams group are told of each other's endpoints."""
+"""Members of a streams group are told of each other's endpoints."""
 
 import time
 from itertools import chain

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from kproxy.protocol.codec import encode_body, encode_with_kio
-from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
+from kproxy.protocol.written_once import NO_CONFIGS, TopicConfigs
 
 ID = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 SETTINGS = [("retention.ms", "5", 1), ("a", None, 5), ("long", "x" * 300, 5)]

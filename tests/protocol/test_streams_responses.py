@@ -6,7 +6,7 @@ import pytest
 
 from kproxy.protocol.api_keys import ApiKey
 from kproxy.protocol.codec import encode_body, encode_with_kio
-from kproxy.protocol.streams_responses import LINES, EndpointLines, endpoint_line
+from kproxy.protocol.written_once import LINES, EndpointLines, endpoint_line
 
 KEY = ApiKey.STREAMS_GROUP_HEARTBEAT
 ANSWER: dict[str, Any] = {

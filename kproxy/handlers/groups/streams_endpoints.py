@@ -16,7 +16,7 @@ from kproxy.handlers.common.permitted import hidden
 from kproxy.handlers.groups.streams_tasks import tasks_by_role
 from kproxy.loop.pace import slices
 from kproxy.loop.steps import Spending, Steps, done
-from kproxy.protocol.streams_responses import LINES, EndpointLines, endpoint_line
+from kproxy.protocol.written_once import LINES, EndpointLines, endpoint_line
 from kproxy.worker.request import Request
 
 _AT_ONCE = 50

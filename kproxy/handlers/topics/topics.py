@@ -20,7 +20,7 @@ from kproxy.metadata.route_settings import partitions_conflict
 from kproxy.metadata.topic_settings import SETTINGS
 from kproxy.protocol.api_keys import EXCESS_TOLD_FROM, ApiKey
 from kproxy.protocol.codec import ZERO_UUID
-from kproxy.protocol.created_topics import NO_CONFIGS, TopicConfigs
+from kproxy.protocol.written_once import NO_CONFIGS, TopicConfigs
 from kproxy.security.acls import CLUSTER_NAME, Op, Resource
 from kproxy.virtual.commands.queues import DeleteQueue, GrowQueue
 from kproxy.virtual.rows.queues import Queue
