@@ -128,7 +128,7 @@ def _split(place: Place) -> tuple[str, dict[str, int], Place]:
     """Return the cluster's id, the marks of queues and the offsets."""
     offsets = dict(place)
     if (cluster := offsets.pop(_CLUSTER, None)) is None:
-        cluster = offsets.pop("cluster")  # of a checkpoint before 2026-11-26
+        cluster = offsets.pop("cluster")  # a checkpoint before 2026-11-26
     return cluster, offsets.pop(_MADE, {}), offsets
 
 

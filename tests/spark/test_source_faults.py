@@ -262,5 +262,5 @@ def test_a_stream_of_a_queue_that_is_made_again(server: Served) -> None:
     with pytest.raises(SourceError, match="renewed was deleted, and made again"):
         strict.partitions(start, end)
     assert len(taken(loose, start, end)) == 20
-    before = {name: value for name, value in start.items() if name != "/made"}  # of an older kproxy
+    before = {name: value for name, value in start.items() if name != "/made"}  # as it was
     assert len(taken(strict, before, end)) == 10
