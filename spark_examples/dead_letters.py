@@ -40,6 +40,7 @@ def draw(path: Path, rows: list[Any]) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     sums: dict[str, dict[str, int]] = {}
     for row in rows:
@@ -61,8 +62,8 @@ def draw(path: Path, rows: list[Any]) -> None:
     axes.set_xlabel("dead letters")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(loc="lower right", frameon=False)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     total = sum(sum(of.values()) for of in sums.values())
     title = f"{total:,} dead letters of {pipeline.counted(len(sums), 'queue')}, by cause"
     axes.set_title(title, loc="left", fontsize=13)
