@@ -7,6 +7,7 @@ batches, and a batch done again adds to the queue only what it does not hold yet
 
 from typing import Any
 
+import checkpoints
 import click
 import entrance
 import pipeline
@@ -109,6 +110,7 @@ def aggregate(
             first = False
         over.unpersist()
 
+    checkpoints.check(spark, kept.checkpoint, given["server"], given["options"])
     pipeline.run(counts, each, checkpoint=kept.checkpoint, every=given["every"])
 
 

@@ -7,6 +7,7 @@ that it has. All that read Delta Lake read it, and how it was with any batch (`-
 
 from typing import Any
 
+import checkpoints
 import click
 import entrance
 import pipeline
@@ -75,6 +76,7 @@ def archive(directory: str, pattern: str, buckets: int, batch_records: int, **gi
         to = rows.writeStream.format("parquet").partitionBy(*PLACED).option("path", directory)
     else:
         kept.open("archive", rows, PLACED, merge=given["files_max"], keep=given["keep"])
+    checkpoints.check(spark, kept.checkpoint, given["server"], given["options"])
     pipeline.run(rows, to, checkpoint=kept.checkpoint, every=given["every"])
 
 

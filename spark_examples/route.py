@@ -8,6 +8,7 @@ one queue is written to, and kproxy passes the records on to those that the rule
 
 from typing import Any
 
+import checkpoints
 import click
 import entrance
 import pipeline
@@ -94,6 +95,7 @@ def route(origin: str, subscribe: str | None, pattern: str | None, rule: str, **
         ordered = batch.sortWithinPartitions("topic", "from", "partition", "offset")
         return pipeline.write(ordered, given["server"], options)
 
+    checkpoints.check(spark, given["checkpoint"], origin, options)
     pipeline.run(rows, each, checkpoint=given["checkpoint"], every=given["every"])
 
 

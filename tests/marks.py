@@ -58,13 +58,13 @@ LONG = (
     r"frameworks/test_streams.py.*(\[embedded|restored|classic)",
     r"frameworks/test_streams_tools.py",
     # Spark: its source and sink on Kafka; the README's tour runs each job once.
-    r"spark/test_(delays|figures|kills|routes|security|versions|work).py",
+    r"spark/test_(cluster|delays|figures|kills|routes|security|versions|work).py",
     r"spark/test_jobs.py::(?!test_ingest_json\[kafka)",
     r"spark/test_options.py.*\[(kafka itself|embedded)",
     r"spark/test_options.py::test_(a_stream_begins|sizes|records|a_queue_deleted|a_worker)",
     r"spark/test_table.py::test_(a_column|plain)",
     r"spark/test_readme.py.*work",
-    r"spark/test_source.py::test_(rows.*\[kafka|bounds|a_stream)",
+    r"spark/test_source.py::test_(rows.*\[kafka|bounds|a_stream|a_plan)",
     r"spark/test_(spark|transactions).py.*\[embedded",
     # One way of slicing serves all requests that list topics.
     r"handlers/long/test_requests.py::test_very_many_topics.*\[(?!FETCH|PRODUCE|OFFSET_COMMIT|ELECT)",

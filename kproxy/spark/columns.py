@@ -73,8 +73,10 @@ class Columns:
         arrays = []
         for field, values in zip(_ARROW, columns, strict=True):
             if field.name == "timestamp":
-                bounded = [min(max(ms, -_TIME_MAX), _TIME_MAX) for ms in values]
-                arrays.append(pa.array(bounded, pa.timestamp("ms", tz="UTC")).cast(field.type))
+                if values and not -_TIME_MAX <= min(values) <= max(values) <= _TIME_MAX:
+                    values = [min(max(ms, -_TIME_MAX), _TIME_MAX) for ms in values]
+                times = pa.array(values, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
+                arrays.append(times.cast(field.type))
             else:
                 arrays.append(pa.array(values, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)

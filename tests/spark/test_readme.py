@@ -1,4 +1,4 @@
-"""The tour of spark_examples/README.md as it stands; its jobs share the Spark of these tests."""
+"""The tours of spark_examples as they stand; their jobs share the Spark of these tests."""
 
 import shlex
 from pathlib import Path
@@ -21,11 +21,12 @@ def job_of(line: str) -> tuple[str, list[str]]:
     return name.removesuffix(".py"), arguments
 
 
+@pytest.mark.parametrize(("page", "least"), [("README", 10), ("work", 5)])
 def test_the_tour_prints_what_it_says(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
 ) -> None:
-    commands = sessions("spark_examples/README.md")
-    assert len(commands) >= 10
+    commands = sessions(f"spark_examples/{page}.md")
+    assert len(commands) >= least
     here = tmp_path / "checkout"
     here.mkdir()
     for name in (".venv", ".tools", "spark_examples"):
@@ -37,7 +38,8 @@ def test_the_tour_prints_what_it_says(
         for command, expected in commands:
             assert MILLION not in command
             said = []
-            for line in command.replace("127.0.0.1:9092", server.address).split("\n"):
+            command = command.replace("127.0.0.1:9092", server.address)
+            for line in [command] if "<<" in command else command.split("\n"):
                 name, arguments = job_of(line) if line.startswith(PROGRAM) else ("", [])
                 if name and name not in STARTED and started:
                     # Java has a directory of its own.

@@ -1,5 +1,6 @@
 """The data source `kproxy`: the rows of Spark's own source, from many queues in few tasks."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,20 @@ def test_tasks_cut_long_queues_and_gather_short_ones() -> None:
             expected[queue] -= set(range(start, end))
     assert not any(expected.values())
     assert tasks(Spans(), 4) == []
+
+
+def test_a_plan_of_a_million_queues_takes_little_memory() -> None:
+    from kproxy.spark.planning import Span, Spans, tasks
+
+    spans = Spans()
+    tracemalloc.start()
+    for number in range(1_000_000):
+        spans.add(Span(f"customer-{number}", 0, 0, 10))
+    found = tasks(spans, 8)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 8
+    assert peak < 120 << 20
 
 
 def stream(session: Any, address: str, checkpoint: Path, **options: str) -> list[tuple[str, str]]:
