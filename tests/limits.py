@@ -214,6 +214,7 @@ FIXED: dict[str, str] = {
         server.bulk_jobs._LOT
         shares.lanes.standing._COUNTED_AT_ONCE handlers.fetch.fetch._TEXTS_MAX
         handlers.groups.admin._DELETED_AT_ONCE handlers.groups.admin._BEGUN_AT_ONCE
+        handlers.groups.streams_endpoints._AT_ONCE
         handlers.common.hearing._AT_ONCE
         groups.model.topology._TOPICS_MAX groups.model.topology._SUBTOPOLOGIES_MAX
         groups.assigning.configured_topology.TASKS_MAX

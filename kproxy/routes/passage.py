@@ -40,11 +40,10 @@ from kproxy.virtual.rows.queues import Partition, Queue
 from kproxy.virtual.rows.routes import Epoch, Route, is_redrive, route_in
 from kproxy.virtual.types import PartitionKey, QueueId
 
-_IDLE_S = 1.0
+_IDLE_S, _SHIP_S = 1.0, 30.0
 _PAUSE_S, _FEW = 0.01, 200
 """The pause between cuts of fewer records than that."""
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 2.0
-_SHIP_S = 30.0
 _salts = random.Random()
 
 
