@@ -229,8 +229,8 @@ def whole(pattern: str) -> str:
 
 
 def event_time() -> Column:
-    """Return a record's time: the header's, else when it was written. A header counts as absent that is no
-    time, which would end the job, or of a year beyond four digits, which others cannot read.
+    """Return a record's time: the header's, else when it was written.
+    A header that is no time, or of a year beyond four digits, counts as absent.
     """
     said = F.filter("headers", lambda header: header["key"] == TIMESTAMP)
     text = F.try_element_at(said, F.lit(1))["value"].cast("string")
