@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,8 @@ def main() -> None:
             groups = [f"group-{number}-{one}" for one in range(asked.groups)]
             bench.make_queues(queues)
             made = bench.make_groups(groups, "kept")
-            bench.timed(f"{len(queues)} queues", lambda some=queues: bench.delete_queues(some))
-            bench.timed(f"{len(groups)} groups", lambda some=made: bench.delete_groups(some))
+            bench.timed(f"{len(queues)} queues", partial(bench.delete_queues, queues))
+            bench.timed(f"{len(groups)} groups", partial(bench.delete_groups, made))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +41,9 @@ def fill(address: str, name: str, letters: int, queues: int) -> None:
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 2})
     for number in range(letters):
         key = str(number % queues)
-        headers = {"__dlq.errors.topic": f"work-{key}", "kproxy.dlq.cause": "rejected"}
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("__dlq.errors.topic", f"work-{key}"), ("kproxy.dlq.cause", "rejected")
+        ]  # fmt: skip
         while True:
             try:
                 producer.produce(name, _VALUE, key, partition=0, headers=headers)
@@ -86,8 +89,8 @@ class Bench:
         passed(_FILTER, lambda: make(address, f"all-{number}", **from_start))
         make(address, one)
         passed(_REDRIVE, lambda: alter(address, dead, kproxy_redrive_to=one))
-        origins = {"kproxy_redrive_to": "*", "kproxy_redrive_job": "origins"}
-        passed(_ORIGINS, lambda: alter(address, dead, **origins))
+        again = partial(alter, address, dead, kproxy_redrive_to="*", kproxy_redrive_job="origins")
+        passed(_ORIGINS, again)
         make(address, f"in-{number}", kproxy_route_to="work-{key}", kproxy_route_unroutable="lost")
         passed(_ENTRANCE, lambda: fill(address, f"in-{number}", letters, self._queues))
         rate, cpu = found[_ENTRANCE]
