@@ -74,6 +74,10 @@ LONG = (
     # Mistakes that only some of the seeds show.
     r"simulation/redrives/.*mistake_is_seen\[(a|one|its) ",
     r"simulation/bulk/.*mistakes_are_found\[(a|the|any)_",
+    # Twenty seconds of CPU; a test beside it has fewer queues.
+    r"groups/test_big_share_groups.py::test_a_group_of_a_hundred",
+    # kproxy's answers do not depend on where its log is; on_kafka/test_life.py runs there as well.
+    r"clients/topics/test_life.py.*\[kafka",
     # A job is done by the same requests, embedded and on Kafka.
     r"faults/redrives/test_bulk_jobs.py",
     r"clients/topics/test_bulk.py.*\[kafka",

@@ -88,7 +88,7 @@ def test_a_too_new_api_versions_is_answered_in_version_0(server: Served) -> None
         correlation, answer = wire.receive(18, 0)
         assert correlation == 9
         assert answer.error_code == 35
-        assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 4)]
+        assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 5)]
         assert wire.call(ApiKey.API_VERSIONS, 0, {}).error_code == 0
 
 

@@ -42,7 +42,7 @@ def parsed(text: str) -> tuple[Place, Place | None]:
 def _place(text: str, whole: str) -> Place:
     if text in ("start", "end"):
         return Place(text)
-    if text.startswith("@"):
+    if len(text) > 1 and text[0] == "@":
         return Place("time", moment(None, None, text[1:]) or 0)
     if re.fullmatch(r"\d{1,18}", text):
         return Place("offset", int(text))

@@ -16,6 +16,7 @@ _PROGRAM = Path(__file__).with_name("AdminTable.java")
 OTHERWISE = {
     "createTopics, only checked",  # records are kept for two weeks, not for one
     "describeConfigs, broker",  # read-only
+    "describeConfigs, names of a topic's",  # Kafka 4.4's are among them
     "describeConfigs, loggers",  # one; the Kafka here, without log4j, has none
     "describeFeatures, ",  # its own: kproxy.level
 }

@@ -55,6 +55,7 @@ class Member:
         self.had: tuple[tuple[int, int], Parts] | None = None
         """The time at which a static member went, and its part; until it has been told its own."""
         self.member, self.epoch = "", 0
+        self.asked = 0  # the worker that was asked last
         self.owned: Parts = NONE
         self.offset = 0
         self.ended = False
@@ -89,6 +90,7 @@ class Member:
         if life is None:
             await anyio.sleep(1.0)
             return None
+        self.asked = life.number
         return await self.line.ask(life, handler, version, body, PATIENCE_S + wait_s)
 
     async def work(self) -> None:
@@ -155,7 +157,7 @@ class Assigned(Member):
                     for one in said["topic_partitions"] for index in one["partitions"]
                 )  # fmt: skip
             told = None if said is None else self.told
-            self.truth.is_assigned(self.group, self.member, self.epoch, told)
+            self.truth.is_assigned(self.group, self.member, self.epoch, told, self.asked)
             if told is not None:
                 self.is_told(told)
 
@@ -291,7 +293,7 @@ class Classic(Member):
             return False
         named = at_once(assignment(answer["assignment"]))
         parts = frozenset((name, index) for name, indices in named for index in indices)
-        self.truth.is_synced(self.group, self.member, self.instance, self.epoch, parts)
+        self.truth.is_synced(self.group, self.member, self.instance, self.epoch, parts, self.asked)
         self.owned = parts
         self.is_told(parts)
         return True

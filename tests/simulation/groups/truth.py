@@ -2,8 +2,9 @@
 
 G1 no partition has two owners: not in the rows, and in a classic generation not in what was told.
 G2 no commit of who is no member of that epoch is taken, nor of a partition that another has.
-G3 epochs and generations grow. G4 what a member is told is in the log. G5 in the end each partition
-has its owner. G6 a static member that comes back in time has what it had.
+G3 epochs and generations grow, as one owner tells them. G4 what a member is told is in the log.
+G5 in the end each partition has its owner. G6 a static member that comes back in time has what it
+had.
 """
 
 from collections import Counter, defaultdict
@@ -55,7 +56,7 @@ class Truth:
         self.logged: dict[tuple[str, str, int], set[Parts]] = defaultdict(set)
         """The parts that a member's rows gave it, by group, member and epoch."""
         self._told: dict[tuple[str, int, Part], str] = {}  # the owner in a generation
-        self._epochs: dict[tuple[str, str], int] = {}  # told to a member
+        self._epochs: dict[tuple[str, str, int], int] = {}  # told to a member by a worker
         self.counted: Counter[str] = Counter()
 
     # -- the log
@@ -135,21 +136,32 @@ class Truth:
 
     # -- what members are told
 
-    def is_assigned(self, group: str, member: str, epoch: int, parts: Parts | None) -> None:
-        """Note the epoch, and what is said to be a member's own, if that is said."""
+    def is_assigned(
+        self, group: str, member: str, epoch: int, parts: Parts | None, owner: int
+    ) -> None:
+        """Note the epoch, and what is said to be a member's own, if that is said.
+
+        `owner` told it: one that does not know yet that it is none knows older epochs.
+        """
         logged = self.logged.get((group, member, epoch))
         assert logged, f"G4: {member} of {group} was told {epoch}, which is not in the log"
         assert parts is None or parts in logged, f"G4: {member} of {group}: {parts} not {logged}"
-        before = self._epochs.get((group, member), 0)
+        before = self._epochs.get((group, member, owner), 0)
         assert epoch >= before, f"G3: {member} of {group} was told {epoch} after {before}"
-        self._epochs[group, member] = epoch
+        self._epochs[group, member, owner] = epoch
         self.counted["told"] += parts is not None
 
     def is_synced(
-        self, group: str, member: str, instance: str | None, generation: int, parts: Parts
+        self,
+        group: str,
+        member: str,
+        instance: str | None,
+        generation: int,
+        parts: Parts,
+        owner: int,
     ) -> None:
         """Note an assignment of a generation."""
-        self.is_assigned(group, member, generation, parts)
+        self.is_assigned(group, member, generation, parts, owner)
         if self.groups[group].kind == "classic":
             for part in parts:
                 owner = self._told.setdefault((group, generation, part), instance or member)

@@ -100,7 +100,7 @@ def _a_new_owner_does_not_ship_again(patch: Patch) -> None:
 
 
 def _the_letters_headers_stay(patch: Patch) -> None:
-    patch.setattr(redriving, "without_own", lambda content: content)
+    patch.setattr(redriving, "_OF_LETTERS", (redriving.TIMES,))
 
 
 def _times_are_not_counted(patch: Patch) -> None:
