@@ -298,11 +298,12 @@ class Coordinator:
             yield name_of(key), decode_group(data)
 
     def _read_again(self, group: Group, code: Code) -> None:
-        """Drop the group, to read its rows again when somebody asks: they are the truth."""
+        """Drop the group, to read its rows again, also if nobody asks: they are the truth."""
         _log.warning("group_read_again", group=group.id, reason=code.name)
         if group.id in self.groups:
             del self.groups[group.id]
         group.end(code)
+        self.background.read_soon(group.id)
 
     def forget(self, group: Group) -> None:
         if self.has(group):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from kproxy.common.errors import Code, KafkaError
@@ -319,6 +321,26 @@ async def test_a_new_coordinator_knows_the_members_and_gives_them_a_whole_sessio
     assert await stage.beat(replace(STAY, member_id="b", member_epoch=3)) == (3, None)
     assert len(stage.shard.log) == logged
     assert await stage.beat(STAY) == (3, None)  # it has that partition already
+
+
+async def test_a_group_that_another_owner_changed_is_read_again_though_nobody_asks() -> None:
+    """FAULT: its members' sessions did not run until somebody asked for the group."""
+    stage = await joined("q")
+    late = stage.coordinator
+    stage.take_over(end=False)
+    await stage.beat(replace(JOIN, member_id="b"))
+    group: Any = late.groups["g"]
+    group.remove("a")
+    assert await late.log(group) == Code.NOT_COORDINATOR
+    assert not late.groups
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(late.background.run)
+        with anyio.fail_after(10):
+            while not late.groups:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert sorted(late.groups["g"].members) == ["a", "b"]
+    assert late.timers.next < math.inf
 
 
 async def test_an_empty_group_keeps_its_epoch_and_its_queues() -> None:

@@ -1,4 +1,5 @@
-"""The logging that no request waits for: changed groups, and members that were silent for long.
+"""The work that no request waits for: changed groups are logged, members that were silent for long
+are taken out, and groups whose rows were changed by an owner of before are read again.
 
 One after the other, beside requests. A fault in one group ends that group alone.
 """
@@ -24,6 +25,7 @@ class LoggingCoordinator(Protocol):
 
     def has(self, group: Group) -> bool: ...
     def forget(self, group: Group) -> None: ...
+    async def load(self, group_id: str) -> Group | None: ...
     @property
     def log(self) -> Callable[[Group], Awaitable[Code]]: ...
     @property
@@ -39,6 +41,7 @@ class BackgroundLog:
         self._coordinator = coordinator
         self._to_log: deque[Group] = deque()
         self._to_fence: dict[AssignedGroup[Any], Fenced] = {}
+        self._to_read: dict[str, None] = {}
         self._more = anyio.Event()
 
     def soon(self, group: Group) -> None:
@@ -51,16 +54,24 @@ class BackgroundLog:
         self._to_fence.setdefault(group, []).append((member, still))
         self._more.set()
 
+    def read_soon(self, group_id: str) -> None:
+        """Read a group's rows when its turn comes: the times of its members run from then on."""
+        self._to_read[group_id] = None
+        self._more.set()
+
     async def run(self) -> None:
         while True:
             self._more = anyio.Event()
+            while self._to_read:
+                group_id, _ = self._to_read.popitem()
+                await self._coordinator.load(group_id)
             while self._to_log:
                 group = self._to_log.popleft()
                 await self._alone(group, self._log(group))
             while self._to_fence:
                 fenced_group, fenced = self._to_fence.popitem()
                 await self._alone(fenced_group, self._fence(fenced_group, fenced))
-            if not self._to_log and not self._to_fence:
+            if not self._to_log and not self._to_fence and not self._to_read:
                 await self._more.wait()
 
     async def _alone(self, group: Group, work: Awaitable[None]) -> None:
