@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from kproxy.cli import cli
 from kproxy.protocol.name_search import ALL, NameSearch
 from kproxy.tools.client import Refused
+from kproxy.tools.records import walks
+from kproxy.tools.records.walks import Parts, walk
 from kproxy.tools.views import some_queues
 from tests.handlers.test_handlers import Client as Served
 from tests.handlers.test_name_searches import committed
@@ -60,6 +62,47 @@ def test_a_queue_of_more_partitions_than_a_page_is_shown_whole(client: Asking) -
     client.served.worker.catalogue.create("wide", 1000)
     found, after = some_queues(client, NameSearch("w"), limit=2)
     assert ([line.partitions for line in found], after) == ([1000], None)
+
+
+def test_a_search_ends_behind_the_last_name_that_may_be_meant(client: Asking) -> None:
+    """FAULT: of an older server all names behind it were asked for."""
+    pages = list(client.pages(NameSearch("q03"), 10))
+    assert [topic.name for page in pages for topic in page] == NAMES[30:40]
+    assert len(pages) <= 2
+
+
+def test_a_walk_goes_on_behind_pages_that_show_no_name(
+    client: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULT: it gave the beginning as the name to go on from, and so came back to it for ever."""
+    monkeypatch.setattr(walks, "_PAGES_MAX", 2)
+    page = client.page
+
+    def some(cursor: Any, partitions: int = 10, search: NameSearch = ALL) -> Any:
+        topics, following = page(cursor, 10, search)
+        return [topic for topic in topics if topic.name >= "q050"], following
+
+    monkeypatch.setattr(client, "page", some)
+    seen = list[str]()
+    after: str | None = ""
+    rounds = 0
+    while after is not None and rounds < 20:
+        found, after = walk(client, _sevens, first=after, prefix="q", limit=3)
+        seen, rounds = seen + [name for name, _ in found], rounds + 1
+    assert (seen, after) == ([name for name in NAMES[50:] if "7" in name], None)
+
+
+def _sevens(parts: Parts, most: int) -> list[tuple[str, int]]:
+    return [(name, len(parts[name])) for name in parts if "7" in name][:most]
+
+
+def test_a_walk_takes_a_queue_of_many_pages_as_a_whole(
+    client: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "_PAGES_MAX", 1)
+    client.served.worker.catalogue.create("p7", 2500)
+    found, after = walk(client, _sevens, first="", prefix="p", limit=3)
+    assert (found, after) == ([("p7", 2500)], None)
 
 
 def test_groups_are_searched_for(client: Asking) -> None:

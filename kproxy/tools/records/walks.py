@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kproxy.protocol.name_search import NameSearch
-from kproxy.tools.client import Client
+from kproxy.tools.client import Client, Cursor
 
 Found = TypeVar("Found")
 Parts = dict[str, dict[int, int]]
@@ -25,24 +25,25 @@ def walk(
 
     Names are looked at for a while, a page after another: it may find none and yet go on.
     """
+    search = NameSearch(prefix, first=first)
+    cursor: Cursor | None = {"topic_name": search.begin, "partition_index": 0}
     found: list[tuple[str, Found]] = []
     coming: Parts = {}
-    until = time.monotonic() + WALK_S
-    for number, topics in enumerate(client.pages(NameSearch(prefix, first=first)), 1):
+    until, pages = time.monotonic() + WALK_S, 0
+    while cursor is not None:
+        enough = pages >= _PAGES_MAX or (pages and time.monotonic() >= until)
+        if enough and not cursor["partition_index"]:
+            return found, cursor["topic_name"]
+        topics, cursor = client.page(cursor, search=search)
         for topic in topics:
-            if topic.name.startswith(prefix):
-                leaders = coming.setdefault(topic.name, {})
-                leaders.update((part.partition_index, part.leader_id) for part in topic.partitions)
-        last = topics[-1].name if topics else prefix
-        over = not last.startswith(prefix)
+            leaders = coming.setdefault(topic.name, {})
+            leaders.update((part.partition_index, part.leader_id) for part in topic.partitions)
         # A queue of many partitions may go on in the next page.
-        whole = {name: parts for name, parts in coming.items() if over or name != last}
-        coming = {name: parts for name, parts in coming.items() if name not in whole}
+        rest = None if cursor is None else cursor["topic_name"]
+        whole = {name: parts for name, parts in coming.items() if name != rest}
+        coming = {name: parts for name, parts in coming.items() if name == rest}
         found += pick(whole, limit + 1 - len(found))
-        if over or len(found) > limit:
-            break
-        if number >= _PAGES_MAX or time.monotonic() >= until:
-            return found, last
-    else:
-        found += pick(coming, limit + 1 - len(found))
-    return (found[:limit], found[limit][0]) if len(found) > limit else (found, None)
+        if len(found) > limit:
+            return found[:limit], found[limit][0]
+        pages += 1
+    return found, None
