@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import quote
 
-from kproxy.console.pages import LINES, Asked, BadQuery, Page, Query, going_on, link
+from kproxy.console.pages import LINES, Asked, BadQuery, Page, Query, link, walked
 from kproxy.console.shown import preview as shown
 from kproxy.tools.client import Client
 from kproxy.tools.records.letters import KINDS, PREFIX, Letter, dead_queues, preview, sample
@@ -30,27 +30,14 @@ _HIDDEN = "contents are hidden: letters cannot be chosen by what is in them"
 
 def dead_page(asked: Asked) -> Page:
     """List the queues that take dead letters."""
-    prefix, first = _beginning(asked.query)
-    found, after = dead_queues(asked.client, first=first, prefix=prefix, limit=LINES)
-    values = {"lines": found, "prefix": prefix, "after": after,
-              "following": going_on("/dead", prefix, after)}  # fmt: skip
-    return Page("dead.html", values)
+    return Page("dead.html", walked(asked, "/dead", dead_queues, PREFIX))
 
 
 def jobs_page(asked: Asked) -> Page:
     """List redrives with how far each is."""
-    prefix, first = _beginning(asked.query)
-    found, after = some_redrives(asked.client, first=first, prefix=prefix, limit=LINES)
-    lines = [(name, _progress(redrive)) for name, redrive in found]
-    values = {"lines": lines, "prefix": prefix, "after": after,
-              "following": going_on("/jobs", prefix, after)}  # fmt: skip
+    values = walked(asked, "/jobs", some_redrives, PREFIX)
+    values["lines"] = [(name, _progress(redrive)) for name, redrive in values["lines"]]
     return Page("jobs.html", values)
-
-
-def _beginning(query: Query) -> tuple[str, str]:
-    """Return the beginning of the names that are looked at, and the name to go on from."""
-    first = query.text("from")
-    return query.text("prefix", "" if first else PREFIX), first
 
 
 def letters_page(asked: Asked) -> Page:

@@ -76,6 +76,8 @@ class Page(NamedTuple):
 
 
 PageOf = Callable[[Asked], Page]
+Walk = Callable[..., tuple[list[Any], str | None]]
+"""A walk over names as by `tools.records.walks`: what it finds, and the name to go on from."""
 ActionOf = Callable[[Asked], str]
 """A change that a form asks for; it returns the address of the page to see next."""
 DONE = {
@@ -102,6 +104,13 @@ def link(path: str, /, **query: Any) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def going_on(path: str, prefix: str, after: str | None) -> str | None:
-    """Return the address of the names after those that were looked at; None: there is none."""
-    return after and link(path, **{"prefix": prefix, "from": after})
+def walked(asked: Asked, path: str, walk: Walk, prefix: str = "") -> dict[str, Any]:
+    """Return what a walk over names finds, and the address of the names after those.
+
+    `prefix`: the beginning of the names where none is asked for, nor a name to go on from.
+    """
+    first = asked.query.text("from")
+    prefix = asked.query.text("prefix", "" if first else prefix)
+    found, after = walk(asked.client, first=first, prefix=prefix, limit=LINES)
+    following = after and link(path, **{"prefix": prefix, "from": after})
+    return {"lines": found, "prefix": prefix, "after": after, "following": following}

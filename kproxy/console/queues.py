@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kproxy.console.pages import LINES, Asked, Page, Query, going_on, link
+from kproxy.console.pages import LINES, Asked, Page, Query, link, walked
 from kproxy.protocol.name_search import NameSearch
 from kproxy.tools.views import described, readers, some_queues, some_routes
 
@@ -26,11 +26,7 @@ def queues_page(asked: Asked) -> Page:
 
 def routes_page(asked: Asked) -> Page:
     """List the queues that define a route, with how far each is behind."""
-    prefix, first = asked.query.text("prefix"), asked.query.text("from")
-    found, after = some_routes(asked.client, first=first, prefix=prefix, limit=LINES)
-    values = {"lines": found, "prefix": prefix, "after": after,
-              "following": going_on("/routes", prefix, after)}  # fmt: skip
-    return Page("routes.html", values)
+    return Page("routes.html", walked(asked, "/routes", some_routes))
 
 
 def queue_page(asked: Asked) -> Page:

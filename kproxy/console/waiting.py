@@ -2,17 +2,13 @@
 
 from typing import Any
 
-from kproxy.console.pages import LINES, Asked, Page, going_on, link
+from kproxy.console.pages import LINES, Asked, Page, link, walked
 from kproxy.tools.records.waiting import REPLACE, listed, waiting_queues
 
 
 def all_waiting_page(asked: Asked) -> Page:
     """List the queues for which records wait."""
-    prefix, first = asked.query.text("prefix"), asked.query.text("from")
-    found, after = waiting_queues(asked.client, first=first, prefix=prefix, limit=LINES)
-    values = {"lines": found, "prefix": prefix, "after": after,
-              "following": going_on("/waiting", prefix, after)}  # fmt: skip
-    return Page("all_waiting.html", values)
+    return Page("all_waiting.html", walked(asked, "/waiting", waiting_queues))
 
 
 def waiting_page(asked: Asked) -> Page:
