@@ -31,7 +31,7 @@ from kproxy.security.peer import Peer, holder
 from kproxy.server.dispatch import accept, answer
 from kproxy.shard.shard import Shard
 from kproxy.virtual.commands.jobs import ChangeJob
-from kproxy.virtual.rows.jobs import JOBS_SHARD, decode_job
+from kproxy.virtual.rows.jobs import JOBS_SHARD, decode_job, job_key
 from kproxy.virtual.rows.kinds import RowKind
 from kproxy.virtual.rows.queues import name_of
 from kproxy.virtual.types import QueueId
@@ -116,7 +116,7 @@ class BulkJobs:
 
         Raise KafkaError, Malformed or _TryAgain: it goes on from here later.
         """
-        row = shard.state.get(RowKind.JOB + name.encode())
+        row = shard.state.get(job_key(name))
         if row is None:
             return False
         job, as_of = decode_job(row)
