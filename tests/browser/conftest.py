@@ -1,6 +1,5 @@
 """Fixtures of the tests in a real browser, which are `long`; without Chromium they are left out."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,15 +10,14 @@ pytest.importorskip("starlette")
 from kproxy.console import history
 from tests.browser.chromium import Chromium, chromium
 from tests.console.serving import Browser, console
-from tests.harness import ROOT, Served, served
+from tests.harness import ROOT, Served, need_program, served
 
 PICTURES = ROOT / "docs" / "console"
 
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    if shutil.which("chromedriver") is None:
-        pytest.skip("there is no chromedriver")
+    need_program("chromedriver")
     with chromium(tmp_path_factory.mktemp("chromium")) as found:
         yield found
 

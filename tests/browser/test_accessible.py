@@ -13,7 +13,7 @@ from tests.console.serving import Browser
 from tests.console.test_dead import ENABLE, bury
 from tests.console.test_groups import commit
 from tests.console.test_pages import fill, make
-from tests.harness import ROOT, Served
+from tests.harness import ROOT, Served, need
 
 AXE = ROOT / ".tools" / "axe-core" / "axe.min.js"
 QUERIES = {"/group": "?id=crew", "/share": "?id=none"}
@@ -67,8 +67,7 @@ def faults(window: Chromium) -> list[Any]:
 def test_nothing_serious_is_wrong_with_any_page(
     window: Chromium, filled: Browser, scheme: str
 ) -> None:
-    if not AXE.exists():
-        pytest.skip("there is no axe-core: make axe-core")
+    need(AXE.exists(), "axe-core: make axe-core")
     window.scheme(scheme)
     assert window.run(f"return matchMedia('(prefers-color-scheme: {scheme})').matches")
     wrong = {}
