@@ -24,7 +24,7 @@ from kproxy.protocol.element_reader import sliced_reader
 from kproxy.protocol.frames import Frame
 from kproxy.protocol.guard import Admitted, admit, skip_tags, tag_value
 from kproxy.protocol.name_search import TAG
-from kproxy.protocol.newer import REQUESTS, RESPONSES
+from kproxy.protocol.newer import CORRECTED, REQUESTS, RESPONSES
 from kproxy.protocol.varint import Malformed, uvarint
 from kproxy.protocol.written_once import LINES, created_topics_body, with_lines, without_lines
 
@@ -234,7 +234,8 @@ def encode_request(
 
 def decode_response(key: int, version: int, frame: bytes) -> tuple[int, Any]:
     """Read a response frame (without its length) into (correlation id, kio's value)."""
-    schema = _loaded(load_response_schema, key, version)
+    corrected = CORRECTED.get((key, version))
+    schema = corrected() if corrected else _loaded(load_response_schema, key, version)
     position = 5 if _response_header_is_flexible(key, version) else 4
     return int.from_bytes(frame[:4], "big"), _reader(schema)(frame, position)[0]
 

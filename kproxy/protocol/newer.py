@@ -1,11 +1,13 @@
 """The messages of Kafka 4.4 that kio does not have yet, as dataclasses in kio's form.
 
 Each is derived from kio's class of the version before: its fields stay, some are new, some go.
-The entry of a version that kio has by now can be removed: kio's own holds.
+The entry of a version that kio has by now can be removed: kio's own holds. `CORRECTED` has answers
+that kio's own classes cannot read.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, make_dataclass
+from functools import cache
 from types import GenericAlias
 from typing import Any, NamedTuple, get_args
 from uuid import UUID
@@ -13,7 +15,7 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
-from kio.static.primitive import i8, i32, i32Timedelta, i64
+from kio.static.primitive import TZAware, i8, i32, i32Timedelta, i64
 
 from kproxy.protocol.api_keys import ApiKey
 
@@ -74,6 +76,13 @@ def _with(schema: Schema, name: str, element: Schema) -> Schema:
     behind = names[names.index(name) + 1 :]
     array = New(name, _array(element), before=behind[0] if behind else "")
     return _next(schema, array, without=(name,))
+
+
+def _read_as(schema: Schema, name: str, kind: Any) -> Schema:
+    """Return the class of the same version with a field of another type."""
+    found = [(one.name, kind if one.name == name else one.type, _kept(one)[2])
+             for one in fields(schema)]  # fmt: skip
+    return _class(schema.__name__, found, schema)
 
 
 # -- the messages
@@ -210,3 +219,16 @@ RESPONSES: Mapping[tuple[int, int], Callable[[], Schema]] = {
     (ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0): _description_response,
 }
 """The responses likewise."""
+
+
+def _transactions_response() -> Schema:
+    """Return the answer with no start where a transactional id has no transaction: Kafka's -1."""
+    base, states = load_response_schema(ApiKey.DESCRIBE_TRANSACTIONS, 0), "transaction_states"
+    state = _read_as(_element(base, states), "transaction_start_time", TZAware | None)
+    return _read_as(base, states, _array(state))
+
+
+CORRECTED: Mapping[tuple[int, int], Callable[[], Schema]] = {
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0): cache(_transactions_response),
+}
+"""The responses that are read by another class than kio's."""

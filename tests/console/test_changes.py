@@ -133,6 +133,8 @@ def test_an_open_transaction_is_aborted_and_its_producer_fenced(
 ) -> None:
     make(admin, queue)
     producer = transactional(server.address, queue, **{"transaction.timeout.ms": 800_000})
+    idle = browser.get("/transactions", prefix=queue, which="all")
+    assert (idle.status, "Empty" in idle.text) == (200, True)
     producer.begin_transaction()
     producer.produce(queue, b"never-seen", partition=0)
     assert producer.flush(WAIT_S) == 0

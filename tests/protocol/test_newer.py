@@ -5,6 +5,7 @@ import json
 import re
 import zipfile
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kproxy.protocol.codec import decode_response, encode
 from kproxy.protocol.newer import REQUESTS, RESPONSES
 from tests.harness import CLIENT_JARS, need
 
+_BEFORE_ALL = datetime.fromtimestamp(0, UTC) - timedelta(milliseconds=1)
 NEWER = [(REQUESTS, key) for key in REQUESTS] + [(RESPONSES, key) for key in RESPONSES]
 
 
@@ -30,6 +32,18 @@ def test_an_answer_is_read_as_it_was_written() -> None:
                {"group_id": "h", "error_code": 68, "error_message": "has members"}]  # fmt: skip
     _, answer = decode_response(42, 3, encode(42, 3, 7, {"results": results})[4:])
     assert [one.error_message for one in answer.results] == [None, "has members"]
+
+
+def test_an_id_without_a_transaction_has_no_start() -> None:
+    """FAULT: kio refuses to read a time of -1, so whoever asked had no answer at all."""
+    state = {
+        "error_code": 0, "transactional_id": "t", "transaction_state": "Empty",
+        "transaction_timeout": 1000, "producer_id": 1, "producer_epoch": 0, "topics": (),
+    }  # fmt: skip
+    begun = datetime.fromtimestamp(5, UTC)
+    states = [state | {"transaction_start_time": at} for at in (_BEFORE_ALL, begun)]
+    _, answer = decode_response(65, 0, encode(65, 0, 7, {"transaction_states": states})[4:])
+    assert [one.transaction_start_time for one in answer.transaction_states] == [None, begun]
 
 
 def test_fields_are_those_of_kafkas_definitions() -> None:
